@@ -144,7 +144,17 @@ def check_starting_points(recipe: Recipe, stages: Sequence[str]) -> None:
         from tasks.train.base_model import check_base_model
 
         pieces = tokenizer.vocab_size + recipe.vocab.pieces_to_find if tokenizer is not None else None
-        check_base_model(recipe.train, pieces, recipe.vocab.base, recipe.vocab.embedding_rows)
+        check_base_model(recipe.train, pieces, recipe.vocab.base, _base_rows(recipe))
+
+
+def _base_rows(recipe: Recipe) -> int | None:
+    """Return how many rows the base vocabulary takes before anything is added; None without a base."""
+    from tasks.tokenizer.released import read_base
+    from tasks.vocab.extenders import vocabulary_size
+
+    if recipe.vocab.base is None:
+        return None
+    return max(vocabulary_size(read_base(recipe.vocab.base)), recipe.vocab.embedding_rows)
 
 
 def _open_base(recipe: Recipe) -> "Tokenizer":

@@ -64,21 +64,21 @@ def settings_of_base(folder: Path) -> dict[str, Any]:
 
 
 def check_base_model(
-    config: TrainStageConfig, pieces: int | None, base: Path | None = None, embedding_rows: int = 0
+    config: TrainStageConfig, pieces: int | None, base: Path | None = None, base_rows: int | None = None
 ) -> None:
     """Check `config.base_model` without reading its weights.
 
-    `pieces` is the size of a vocabulary that is extended from the file `base`, filled up to `embedding_rows`; None for
-    one that is trained anew. Whether that is the model's vocabulary is checked of a published model only. Raises
-    InputError where the folder has no model; RecipeError where the model is not `config.model`, or where only new rows
-    are trainable and there are none.
+    `pieces` is the size of a vocabulary that is extended from the file `base`, whose own tokens and placeholders are
+    `base_rows`; None for one that is trained anew. Whether that is the model's vocabulary is checked of a published
+    model only. Raises InputError where the folder has no model; RecipeError where the model is not `config.model`, or
+    where only new rows are trainable and there are none.
     """
     folder = config.base_model
     if folder is None:
         return
     _check_exists(folder)
     if is_published(folder):
-        rows = check_published_base(folder, config.model, base, pieces, embedding_rows)
+        rows = check_published_base(folder, config.model, base, pieces, base_rows)
     else:
         rows = _check_trained_here(folder, config)
     if config.trainable == "new_rows" and (pieces is None or pieces <= rows):
@@ -125,18 +125,16 @@ def _description(folder: Path) -> dict[str, Any]:
 
 
 def check_published_base(
-    folder: Path, requested: Any, base: Path | None, pieces: int | None, embedding_rows: int = 0
+    folder: Path, requested: Any, base: Path | None, pieces: int | None, base_rows: int | None = None
 ) -> int:
     """Return the embedding rows of the published model in `folder`, after checking that all its tensors exist with the
     right shapes.
 
-    Raises RecipeError where it is not the network `requested`, or the vocabulary, which is extended from the file
-    `base`, filled up to `embedding_rows`, to `pieces` tokens, cannot be its own; InputError where its files do not
-    agree.
+    Raises RecipeError where it is not the network `requested`, or the vocabulary, which is extended from the
+    `base_rows` tokens and placeholders of the file `base` to `pieces` tokens, cannot be its own; InputError where its
+    files do not agree.
     """
     from model.huggingface.io import open_published
-    from tasks.tokenizer.released import read_base
-    from tasks.vocab.extenders import vocabulary_size
 
     network = open_published(folder).config
     check_compatible_architecture(folder, network, requested)
@@ -146,20 +144,16 @@ def check_published_base(
             f" the same ids mean other text. Set vocab.base to {_name_vocabularies(folder)}."
         )
     _check_vocabulary(folder, _vocabulary_digest(base), str(base))
-    rows, in_file = network.vocab_size, vocabulary_size(read_base(base))
-    if in_file > rows:
-        raise InputError(
-            f"train.base_model: the embedding of the model in {folder} has {rows} rows, and its vocabulary {base} has"
-            f" {in_file} tokens: they do not belong together. Copy the whole published folder again."
-        )
-    # New tokens get the rows after the base's, so that its own tokens must fill all of them.
-    filled = max(in_file, embedding_rows)
-    if pieces < rows or filled < rows < pieces:
-        raise RecipeError(_too_few_tokens(folder, rows, min(pieces, filled)))
-    if filled > rows:
+    rows = network.vocab_size
+    # New tokens get the rows after the base's, so that its own must fill all of them.
+    own = pieces if base_rows is None or pieces <= rows else base_rows
+    if own < rows:
+        raise RecipeError(_too_few_tokens(folder, rows, own))
+    if base_rows is not None and base_rows > rows:
         raise RecipeError(
-            f"vocab.embedding_rows is {embedding_rows}, and the embedding of the model in {folder} has {rows} rows. Set"
-            f" it to {rows}."
+            f"train.base_model: the embedding of the model in {folder} has {rows} rows, and {base} with"
+            f" vocab.embedding_rows has {base_rows} tokens. Take vocabulary and weights of one model, and set"
+            f" vocab.embedding_rows to {rows}, or leave it out."
         )
     return rows
 

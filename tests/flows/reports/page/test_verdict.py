@@ -122,6 +122,10 @@ def test_next_steps_are_commands_of_this_run(make: Callable[..., Any], tmp_path:
     first, second, *_ = verdict(made.record, findings, made.root).next_steps
     assert first.command == f"bessemer model chat {mine} {root}"
     assert second == steps[0], "any other model only writes"
+    base = {"model": {"layers": 3}, "base_model": "/models/qwen"}
+    write_sealed(made.folder / "recipe.json", {"train": base})
+    going_on = words(made, command="run mine.toml").next_steps
+    assert not [step for step in going_on if "layers" in step.command], "its shape is that of its base"
     failed = words(made, state="failed", command="run mine.toml").next_steps
     assert [step.command for step in failed] == [f"bessemer run mine.toml {root}", f"bessemer data peek clean {root}"]
 
