@@ -288,7 +288,7 @@ def test_a_vocabulary_larger_than_the_table_is_refused(trained: Callable[..., Pa
     (model.parent / "out" / "tokenizer.model").write_bytes(pieces(vocab_size=410).model)
     reported = CliRunner().invoke(app, ["model", "generate", str(model.parent / "out")])
     assert reported.exit_code == InputError.exit_code
-    assert "has 410, and the model has 400 embedding rows" in reported.output
+    assert "has 410 tokens, and the model has 400 embedding rows: they do not belong together" in reported.output
 
 
 def test_presets_lists_all_and_their_parameters() -> None:
