@@ -42,6 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_runtest_setup() -> None:
+    """Let processes of the next test log as a user's do: a command that ran within this process has silenced Prefect's
+    console for it and for what it starts."""
+    os.environ.pop("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", None)
+
+
 def pytest_collection_finish() -> None:
     """What the imports of all tests made lives to the end: collections of garbage need not go through it again."""
     gc.collect()
