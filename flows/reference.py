@@ -19,6 +19,7 @@ from flows.experiments.mixture import MixConfig
 from flows.experiments.search_config import SearchConfig
 from flows.nightly.config import NIGHTLY, NOTIFY, NightlyConfig, NotifyConfig
 from flows.recipe.form import SHARED_FIELDS as OF_SEVERAL_STAGES
+from flows.recipe.key_help import described_fields
 from flows.recipe.resolve import MIXTURE_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
@@ -94,8 +95,8 @@ def reference(app: Typer) -> str:
 
 
 def _tables_of_a_recipe() -> Iterator[_Table]:
-    above = [(name, Recipe.model_fields[name]) for name in ("format", "name", "seed")]
-    above += [(name, SampleConfig.model_fields[name]) for name in ("budget_tokens", *MIXTURE_KEYS)]
+    above = [(name, described_fields(Recipe)[name]) for name in ("format", "name", "seed")]
+    above += [(name, described_fields(SampleConfig)[name]) for name in ("budget_tokens", *MIXTURE_KEYS)]
     yield _Table("", "Above all tables", "", tuple((name, field, is_expert(field)) for name, field in above))
     yield from _tables("sources", Source, "`[[sources]]`")
     beside = {"search": SearchConfig, "mix": MixConfig, NIGHTLY: NightlyConfig, NOTIFY: NotifyConfig}
@@ -109,9 +110,8 @@ def _tables(
     path: str, config: Any, heading: str, *, folded: bool = False, left_out: Collection[str] = ()
 ) -> Iterator[_Table]:
     """Yield the table of a model's keys, and those of each table within."""
-    fields = [
-        (name, field, folded or is_expert(field)) for name, field in config.model_fields.items() if name not in left_out
-    ]
+    described = described_fields(config).items()
+    fields = [(name, field, folded or is_expert(field)) for name, field in described if name not in left_out]
     keys = tuple((name, field, hidden) for name, field, hidden in fields if not tables_of(field.annotation))
     yield _Table(path, heading, " ".join((config.__doc__ or "").split()), keys)
     for name, field, hidden in fields:

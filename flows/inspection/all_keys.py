@@ -14,6 +14,7 @@ from flows.inspection.scan import FolderScan
 from flows.inspection.sizes import EPOCHS, TOKENS_PER_PARAMETER, Sizes
 from flows.inspection.source_tables import comment, in_comment, source_names, source_tables, toml_value
 from flows.metrics.formatting import format_bytes, format_count
+from flows.recipe.key_help import described_fields
 from flows.recipe.resolve import MIXTURE_KEYS, SHARED_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
@@ -138,7 +139,7 @@ def _explained(section: str, model: type[BaseModel], key: str, names: list[str])
 
 
 def _help(model: type[BaseModel], key: str) -> str:
-    return " ".join((model.model_fields[key].description or "").split())
+    return " ".join((described_fields(model)[key].description or "").split())
 
 
 def _example(section: str, key: str, names: list[str]) -> str:

@@ -28,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 
+from flows.recipe.key_help import described_fields
 from flows.recipe.resolve import MIXTURE_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
@@ -126,7 +127,9 @@ def _folded(title: str, *configs: type[BaseModel]) -> tuple[Any, Any]:
 
 @cache
 def _properties(config: type[BaseModel]) -> dict[str, Any]:
-    return config.model_json_schema()["properties"]
+    fields = described_fields(config)
+    properties = config.model_json_schema()["properties"]
+    return {name: {**schema, "description": fields[name].description} for name, schema in properties.items()}
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:

@@ -59,4 +59,4 @@ def runtime_fields(model: type[BaseModel]) -> dict[str, Any]:
 class BaseConfig(BaseModel):
     """A frozen model that refuses unknown keys; the docstring of each field is its help text."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")

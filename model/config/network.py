@@ -30,6 +30,10 @@ GATED_MULTIPLE = 8
 DISTANCE_BUCKETS, FARTHEST_DISTANCE = 32, 128
 """T5's buckets of relative positions for each head; the last one holds all distances from 128 tokens on."""
 
+Objective = Literal["causal_lm", "masked_lm", "span_corruption"]
+"""What is predicted: each next token (GPT), masked tokens and whether sentence B follows A (BERT), removed spans
+(T5)."""
+
 OBJECTIVE_OF = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
 """Architecture -> `chunk.objective`."""
 

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from model.config.network import Objective
 from model.data.dataset import Rows, SequenceReader, text_lengths
 from model.data.philox import philox_key
-from model.data.row_format import Objective, RowFormat
+from model.data.row_format import RowFormat
 from model.errors import InputError
 
 if TYPE_CHECKING:

@@ -7,19 +7,16 @@ never read as those of another.
 import base64
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
 from model.config import BaseConfig
+from model.config.network import Objective
 from model.data.span_lengths import Denoising
 from model.errors import InputError
-
-Objective = Literal["causal_lm", "masked_lm", "span_corruption"]
-"""What is predicted: each next token (GPT), masked tokens and whether sentence B follows A (BERT), removed spans
-(T5)."""
 
 KEY = b"row_format"
 """Key of the schema's metadata."""

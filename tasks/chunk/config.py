@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, model_validator
 
 from model.config import EXPERT, RUNTIME, Reach
-from model.data.row_format import Objective
+from model.config.network import Objective
 from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
 from tasks.common.config import StrictConfig, check_epochs
 from tasks.execution.machines import Machines

@@ -32,7 +32,7 @@ def check_epochs(max_epochs: float, *, allow_many: bool) -> None:
 class StrictConfig(BaseModel):
     """A frozen model that refuses unknown keys; the docstring under each field is its help text."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def identity_params(self) -> dict[str, Any]:
         """Return every field that decides the result, nested, as plain JSON values; without runtime fields."""

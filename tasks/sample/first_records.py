@@ -11,8 +11,8 @@ from tasks.sample.bounded_reader import BoundedReader, Bounds, spread
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.readers.byte_stream import UNPACKS_TOO_MUCH
-from tasks.sample.readers.files import EMPTY_FILE, NO_FILE
 from tasks.sample.readers.records import BadRecord, Record
+from tasks.sample.rejects import EMPTY_FILE, NO_FILE
 from tasks.sample.remote import RemoteFile
 
 MOST_FILES = 8

@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tasks.artifacts.results import RejectedFile
-from tasks.sample.readers.files import EMPTY_FILE, NO_FILE
 
+EMPTY_FILE = "empty file"
+NO_FILE = "not a file but "
+"""Reasons of rejects that lost no record; the second begins one."""
 UNREADABLE = "unreadable_records"
 """Fact: source -> number of unreadable records; empty files, FIFOs and the like have none."""
 REJECTED = "rejected_files"

@@ -13,14 +13,16 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from model.digests import digest_bytes
 from model.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MODEL_FILE = "tokenizer.model"
 
@@ -153,7 +155,7 @@ class Tokenizer:
         for ids in self.encode_batch(texts):
             yield ids, self.borders(ids)
 
-    def encode_column(self, texts: pa.Array | pa.ChunkedArray, closing: int | None = None) -> Encoded:
+    def encode_column(self, texts: "pa.Array | pa.ChunkedArray", closing: int | None = None) -> Encoded:
         """Return the ids of each text of a column of strings, as `encode`, each followed by the id `closing` if
         given."""
         return gather(self.encode_batch(text_by_text(texts)), token_dtype(self.vocab_size), closing)
@@ -213,9 +215,9 @@ def token_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
     return np.uint16 if vocab_size <= 1 << 16 else np.uint32
 
 
-def text_by_text(texts: pa.Array | pa.ChunkedArray) -> Iterator[str]:
+def text_by_text(texts: "pa.Array | pa.ChunkedArray") -> Iterator[str]:
     """Yield the strings of a column, converting a chunk at a time."""
-    for chunk in texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]:
+    for chunk in getattr(texts, "chunks", [texts]):
         yield from chunk.to_pylist()
 
 

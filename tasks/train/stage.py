@@ -1,7 +1,8 @@
 """The train stage: what decides its identity, and how it is built."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from model.config.machine import deciding_parts
 from model.distributed.messages import Message
@@ -14,13 +15,20 @@ from tasks.train.base_model import base_model_digest
 from tasks.train.config import TrainStageConfig
 from tasks.train.launcher import TERMINAL_EVENTS, MessageFormatter
 from tasks.train.limits import RollbackLimits
-from tasks.train.run import kept_files
+
+
+def _kept_files(scratch: Path) -> Iterator[tuple[Path, ...]]:
+    # PyArrow and the supervisor of ranks take longer to import than a run without anything to build.
+    from tasks.train.run import kept_files
+
+    return kept_files(scratch)
+
 
 TRAIN = Stage(
     "train",
     roots=("tasks.train.stage:build_train", "model.train.rank:main"),
     libraries=("llvmlite", "numba", "numpy", "pyarrow", "safetensors", "sentencepiece", "torch"),
-    resume_files=kept_files,
+    resume_files=_kept_files,
 )
 LOG_FILE = "train.log"
 

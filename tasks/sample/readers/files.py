@@ -39,9 +39,7 @@ from tasks.sample.readers.mediawiki_reader import mediawiki_records
 from tasks.sample.readers.parquet_reader import arrow_records, parquet_records
 from tasks.sample.readers.records import BadRecord, Found, OnBytes, Record, decode_text, excerpt_of
 from tasks.sample.readers.warc_reader import warc_records
-
-EMPTY_FILE = "empty file"
-NO_FILE = "not a file but "
+from tasks.sample.rejects import EMPTY_FILE, NO_FILE
 
 
 def read_records(
