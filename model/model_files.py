@@ -69,10 +69,10 @@ def published_digest(folder: Path, digest: Callable[[Path], str] = lambda path: 
     return blake3.blake3(listing.encode()).hexdigest(length=16)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, most_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Return the settings in a JSON file; InputError where there are none."""
     try:
-        values = json.loads(read_bounded(path, MAX_JSON_BYTES))
+        values = json.loads(read_bounded(path, most_bytes))
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from flows.models.generate import UNFINISHED
+from flows.models.generate import UNFINISHED, prompt_ids
 from model.errors import InputError
 from model.finetune.chat_template import Message
 from model.inference.device import Device, inference_on
@@ -85,7 +85,7 @@ class Chat:
 
     def continuation(self, text: str, sampling: Sampling, tokens: int) -> Answer:
         """Return what follows a text, of at most `tokens` tokens."""
-        ids = self._tokenizer.encode(text) if text else [self._tokenizer.eos]
+        ids = prompt_ids(self._tokenizer, text)
         return Answer(self._stream(ids, sampling, tokens, stripped=False), max(0, len(ids) - self.context))
 
     def _stream(self, ids: list[int], sampling: Sampling, tokens: int, *, stripped: bool) -> Iterator[ChatToken]:

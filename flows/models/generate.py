@@ -109,9 +109,7 @@ def write_texts(
             for prompt in prompts
         ]
     tokenizer = trained.tokenizer
-    asked = [
-        Prompt(_prompt_ids(tokenizer, prompt), sampling, sample) for prompt in prompts for sample in range(samples)
-    ]
+    asked = [Prompt(prompt_ids(tokenizer, prompt), sampling, sample) for prompt in prompts for sample in range(samples)]
     written = generate_batch(trained.network, asked, max_new_tokens=tokens, stop=tokenizer.eos)
     decoded_ids = iter(written)
     return [
@@ -281,11 +279,14 @@ def _continuation(
 
     tokenizer = trained.tokenizer
     return stream_tokens(
-        network, _prompt_ids(tokenizer, prompt), sampling, max_new_tokens=tokens, stop=tokenizer.eos, sample=sample
+        network, prompt_ids(tokenizer, prompt), sampling, max_new_tokens=tokens, stop=tokenizer.eos, sample=sample
     )
 
 
-def _prompt_ids(tokenizer: "Tokenizer", prompt: str) -> list[int]:
+def prompt_ids(tokenizer: "Tokenizer", prompt: str) -> list[int]:
+    """Return the ids of a text that a GPT continues, after its begin token; those of an empty text are never empty."""
+    if tokenizer.begin >= 0:
+        return [tokenizer.begin, *tokenizer.encode(prompt)]
     return tokenizer.encode(prompt) if prompt else [tokenizer.eos]
 
 

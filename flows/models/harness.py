@@ -60,9 +60,9 @@ class HarnessModel(LM):
         return found
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
-        """Return the log-likelihood of each text after an end-of-text token, with every token predicted once."""
+        """Return the log-likelihood of each text after the token that texts follow, with every token predicted once."""
         texts = [self._tokenizer.encode(str(request.args[0])) for request in requests]
-        return [-nats for nats in text_nats(self._network, texts, self._tokenizer.eos)]
+        return [-nats for nats in text_nats(self._network, texts, self._tokenizer.opening)]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Return the greedily decoded text after each context, up to the first of its stop strings."""
@@ -79,7 +79,7 @@ class HarnessModel(LM):
         return found
 
     def _seen(self, context: str, most: int) -> Sequence[int]:
-        ids = (self._tokenizer.eos, *self._tokenizer.encode(context))
+        ids = (self._tokenizer.opening, *self._tokenizer.encode(context))
         return ids[max(0, len(ids) - most) :]
 
 

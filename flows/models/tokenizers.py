@@ -275,7 +275,7 @@ def _nats_of_ours(folder: Path, tokenizer: Tokenizer, ids: list[int]) -> float:
     from model.inference.scoring import text_nats
 
     network = load_gpt(folder, tokenizer.digest)
-    return text_nats(network, [ids], tokenizer.eos)[0]
+    return text_nats(network, [ids], tokenizer.opening)[0]
 
 
 def _nats_of_theirs(folder: Path, tokenizer: Tokenizer, ids: list[int], pieces: int) -> float:

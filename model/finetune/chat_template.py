@@ -28,7 +28,7 @@ OWN_TEMPLATE = (
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
 """Words before each message, and the end of text before a conversation and after each answer: a template for any
-vocabulary, since it needs no tokens of its own."""
+vocabulary, since it needs no tokens of its own. A vocabulary whose texts begin with a token has that one first."""
 
 _OPEN, _CLOSE = "\ue0f0", "\ue0f1"
 
@@ -63,11 +63,14 @@ class ChatTemplate:
 
     @staticmethod
     def own(vocabulary: Vocabulary) -> "ChatTemplate":
-        """Return `OWN_TEMPLATE` for a vocabulary; InputError where its end of text has no name."""
+        """Return the template `OWN_TEMPLATE` of a vocabulary; InputError where its end of text has no name."""
         names = {number: name for name, number in vocabulary.special_names.items()}
         if vocabulary.eos not in names:
             raise InputError("the vocabulary has no named end-of-text token, which ends the answers of a conversation")
-        return ChatTemplate(OWN_TEMPLATE, "", names[vocabulary.eos])
+        if vocabulary.begin not in names:
+            return ChatTemplate(OWN_TEMPLATE, "", names[vocabulary.eos])
+        source = OWN_TEMPLATE.replace("eos_token", "bos_token", 1)
+        return ChatTemplate(source, names[vocabulary.begin], names[vocabulary.eos])
 
     @staticmethod
     def of_description(description: TemplateDescription) -> "ChatTemplate":

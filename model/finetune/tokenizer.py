@@ -11,6 +11,8 @@ class Vocabulary(Protocol):
 
     vocab_size: int
     digest: str
+    begin: int
+    """What texts begin with; -1 where they follow the end-of-text token."""
     eos: int
     pad: int
     cls: int

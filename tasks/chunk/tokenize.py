@@ -61,7 +61,14 @@ def tokenize_part(documents: pa.Table, index: int, tokenizer: Tokenizer) -> Part
 
 def _token_columns(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> dict[str, pa.Array]:
     encoded = tokenizer.encode_column(texts, closing=tokenizer.eos)
+    if (begin := begin_of_documents(tokenizer)) >= 0:
+        encoded = encoded.begun_with(begin)
     return {"tokens": pa.LargeListArray.from_arrays(pa.array(encoded.offsets), pa.array(encoded.ids))}
+
+
+def begin_of_documents(tokenizer: Tokenizer) -> int:
+    """Return the token with which a document's tokens begin; -1 where it would repeat the end of the one before."""
+    return -1 if tokenizer.begin == tokenizer.eos else tokenizer.begin
 
 
 def _token_columns_with_bytes(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> dict[str, pa.Array]:
@@ -81,7 +88,7 @@ class Block:
     tokens: np.ndarray
     """[N] ids, each document ending with the end-of-text token."""
     lengths: np.ndarray
-    """[D] tokens of each document without its end-of-text token."""
+    """[D] tokens of each document without its end-of-text token, the begin token included where there is one."""
     text_bytes: np.ndarray
     """[D] UTF-8 bytes of each text, to check the tokens against."""
     doc_ids: pa.Array
@@ -116,15 +123,17 @@ class Block:
 
 @dataclass(frozen=True)
 class TokenBytes:
-    """Bytes of each id [vocabulary], and those of a document's first id, where they differ (a space before it)."""
+    """Bytes of each id [vocabulary], and those of a text's first id, where they differ (a space before it)."""
 
     lengths: np.ndarray
     first_lengths: np.ndarray
+    begins: bool = False
+    """Whether documents have a begin token before their first id."""
 
     @staticmethod
     def of(tokenizer: Tokenizer) -> "TokenBytes":
         """Return those of a vocabulary."""
-        return TokenBytes(tokenizer.piece_lengths, tokenizer.first_lengths)
+        return TokenBytes(tokenizer.piece_lengths, tokenizer.first_lengths, begin_of_documents(tokenizer) >= 0)
 
     def borders(self, block: Block) -> np.ndarray:
         """Return i64[N + 1]: token i covers bytes [b[i], b[i + 1]) of the block's texts, counted through.
@@ -136,7 +145,7 @@ class TokenBytes:
             np.cumsum(block.token_bytes, out=borders[1:])
         else:
             token_bytes = self.lengths[block.tokens]
-            opening = block.begins[block.lengths > 0]
+            opening = block.begins[block.lengths > self.begins] + self.begins
             token_bytes[opening] = self.first_lengths[block.tokens[opening]]
             np.cumsum(token_bytes, out=borders[1:])
         _check_coverage(block, borders[block.begins + block.lengths] - borders[block.begins])

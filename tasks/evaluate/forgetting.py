@@ -82,7 +82,8 @@ def gate_scores(gated: GatedModel, heldout: Sequence[EncodedSource], config: Eva
         source = sources[name]
         ids = [row.tolist() for row in source.ids]
         now, before = (
-            np.array(text_nats(network, tokens, gated.tokenizer.eos, batch_tokens=config.batch_tokens)) / math.log(2)
+            np.array(text_nats(network, tokens, gated.tokenizer.opening, batch_tokens=config.batch_tokens))
+            / math.log(2)
             for network, tokens in ((gated.network, ids), (base, [_to_base_ids(row, gated.base_ids) for row in ids]))
         )
         draw = seed64(config.seed, "evaluate", "gate", name)

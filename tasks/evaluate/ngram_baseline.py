@@ -90,7 +90,7 @@ def ngram_scores(
         return []
     tables = [read_table(path) for path in sequences.files("sequences")]
     read, left_out = read_rows(tables, sequences.table("order"), tokenizer, config.ngram_tokens)
-    scored = document_stream([row for source in sources for row in source.ids], tokenizer.eos)
+    scored = document_stream([row for source in sources for row in source.ids], tokenizer.opening)
     found = estimate(read, scored, tokenizer.vocab_size, tokenizer.eos, _boundary_ids(tables, tokenizer))
     begins = np.flatnonzero(scored.begins)
     bits = np.add.reduceat(np.nan_to_num(found.bits), begins)
@@ -156,22 +156,22 @@ def _padding(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
     return padding
 
 
-def document_stream(documents: Sequence[np.ndarray], eos: int) -> TokenStream:
-    """Return each document after the end-of-text token, which is read and not scored."""
+def document_stream(documents: Sequence[np.ndarray], opening: int) -> TokenStream:
+    """Return each document after the token `opening`, which is read and not scored."""
     lengths = np.array([len(document) + 1 for document in documents], dtype=np.int64)
     begins = np.zeros(int(lengths.sum()), dtype=np.bool_)
     begins[begins_of(lengths)] = True
-    tokens = np.full(len(begins), eos, dtype=np.uint32)
+    tokens = np.full(len(begins), opening, dtype=np.uint32)
     tokens[~begins] = np.concatenate([np.zeros(0, dtype=np.uint32), *documents])
     return TokenStream(tokens, begins, ~begins)
 
 
 def _boundary_ids(tables: Sequence[pa.Table], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the ids that end a context and are not predicted: those that frame BERT's pairs."""
+    """Return the ids that end a context and are not predicted: those that frame BERT's pairs, and a begin token."""
     row_format = RowFormat.of(tables[0].schema)
-    if row_format is None or row_format.objective != "masked_lm":
-        return ()
-    return tuple(sorted({tokenizer.cls, tokenizer.sep}))
+    if row_format is not None and row_format.objective == "masked_lm":
+        return tuple(sorted({tokenizer.cls, tokenizer.sep}))
+    return (tokenizer.begin,) if tokenizer.begin not in (-1, tokenizer.eos) else ()
 
 
 def _note(tokens: int, left_out: int, found: Estimate) -> str:

@@ -31,7 +31,7 @@ SMOOTHING = 1
 
 def heldout_scores(
     network: GPT | None,
-    eos: int,
+    opening: int,
     sources: Sequence[EncodedSource],
     code_lengths: np.ndarray,
     config: EvaluateConfig,
@@ -43,10 +43,10 @@ def heldout_scores(
     mean, and the model's bits of each document.
 
     Without a network that predicts next tokens, those of the other two alone. Perplexity is per token, so that it
-    compares with that of models with the same vocabulary only. `code_lengths` [vocabulary] are those of
-    `unigram_code_lengths`; `advance` is called with the number of sources done. `repeated` are the tokens of each
-    source's documents that training read too (`repeated_tokens`): with it the model's figures of new and of repeated
-    text are given apart.
+    compares with that of models with the same vocabulary only. Texts follow the token `opening`. `code_lengths`
+    [vocabulary] are those of `unigram_code_lengths`; `advance` is called with the number of sources done. `repeated`
+    are the tokens of each source's documents that training read too (`repeated_tokens`): with it the model's figures of
+    new and of repeated text are given apart.
     """
     found = HeldoutRows(config.bootstrap_rounds, config.seed)
     for done, source in enumerate(sources, start=1):
@@ -55,7 +55,9 @@ def heldout_scores(
         measured: dict[str, Measurement] = {}
         bits = {"unigram_bits_per_byte": code}
         if network is not None:
-            of_tokens = token_nats(network, [row.tolist() for row in source.ids], eos, batch_tokens=config.batch_tokens)
+            of_tokens = token_nats(
+                network, [row.tolist() for row in source.ids], opening, batch_tokens=config.batch_tokens
+            )
             nats = np.array([float(one.sum()) for one in of_tokens])
             bits = {"bits_per_byte": nats / math.log(2)} | bits
             tokens = np.array([len(row) for row in source.ids], dtype=np.int64)

@@ -110,7 +110,7 @@ def evaluate_model(
             workspace,
             lambda: heldout_scores(
                 network if isinstance(network, GPT) else None,
-                tokenizer.eos,
+                tokenizer.opening,
                 sources,
                 trained.code_lengths,
                 config,

@@ -95,7 +95,7 @@ def continue_texts(
 ) -> list[list[int]]:
     """Return the ids with which the network continues each text, at most `most_tokens`."""
     asked = zip(texts, samplings, strict=True)
-    prompts = [Prompt([tokenizer.eos, *tokenizer.encode(text)], sampling) for text, sampling in asked]
+    prompts = [Prompt([tokenizer.opening, *tokenizer.encode(text)], sampling) for text, sampling in asked]
     return generate_batch(network, prompts, max_new_tokens=most_tokens, stop=tokenizer.eos)
 
 

@@ -102,7 +102,7 @@ def write_tokenizer(folder: Path, tokenizer: "Tokenizer", *, context: int, chat:
     vocabulary = tokenizer.model  # All kinds but SentencePiece's are stored as such a file.
     if tokenizer.kind == SentencePieceTokenizer.kind:
         (folder / MODEL_FILE).write_bytes(tokenizer.model)
-        vocabulary = fast_tokenizer(tokenizer.model)
+        vocabulary = fast_tokenizer(tokenizer.model, tokenizer.begin)
     (folder / VOCABULARY).write_bytes(vocabulary)
     names = {number: name for name, number in tokenizer.special_names.items()}
     roles = ("unk", "bos", "eos", "pad", "cls", "sep", "mask")

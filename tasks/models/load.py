@@ -177,6 +177,7 @@ def write_vocabulary(folder: Path, tokenizer: "Tokenizer") -> None:
 
 def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
     from tasks.tokenizer.base import json_model_type
+    from tasks.tokenizer.released import texts_begin
     from tasks.train.base_model import VOCABULARY_FILES
     from tasks.vocab.base import prepare_base, read_base
     from tasks.vocab.config import VocabConfig
@@ -193,12 +194,12 @@ def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
             f" rows: they do not belong together. Copy the whole folder again."
         )
     normaliser = "keep" if json_model_type(released) == "WordPiece" else "none"
-    config = VocabConfig(base=files[0], normaliser=normaliser)
+    config, begins = VocabConfig(base=files[0], normaliser=normaliser), texts_begin(files[0])
     # The published table has a row for a padding token only where the model has such a token.
-    tokenizer = tokenizer_of(prepare_base(config, pads=False), pads=False)
+    tokenizer = tokenizer_of(prepare_base(config, pads=False), pads=False, begins=begins)
     if tokenizer.vocab_size < rows:
         config = config.model_copy(update={"embedding_rows": rows})
-        tokenizer = tokenizer_of(prepare_base(config, pads=False), pads=False)
+        tokenizer = tokenizer_of(prepare_base(config, pads=False), pads=False, begins=begins)
     if tokenizer.vocab_size > rows:
         raise InputError(
             f"{folder}: {files[0].name} with all tokens that exact text needs has {tokenizer.vocab_size}, and the model"

@@ -59,6 +59,11 @@ class Encoded:
     offsets: npt.NDArray[np.int64]
     """int64 [texts + 1]."""
 
+    def begun_with(self, token: int) -> "Encoded":
+        """Return the same with `token` before each text."""
+        ids = np.insert(self.ids, self.offsets[:-1], token)
+        return Encoded(ids, self.offsets + np.arange(len(self.offsets)))
+
 
 class Tokenizer:
     """Encodes and decodes with one vocabulary; ids are ints in [0, vocab_size). Each kind of vocabulary is a
@@ -73,6 +78,9 @@ class Tokenizer:
     bos: int
     eos: int
     pad: int
+    begin: int = -1
+    """Id that programs put before each text of a released model, which it was trained with; -1 for none. Vocabularies
+    trained here have none: their texts follow the end-of-text token."""
     cls: int = -1
     sep: int = -1
     mask: int = -1
@@ -87,11 +95,16 @@ class Tokenizer:
     """Whether the bytes of a text's tokens are the sum of their `piece_lengths`."""
     piece_bytes: tuple[bytes, ...]
 
-    def __init__(self, model: bytes, *, pads: bool = True) -> None:
-        """Open a vocabulary; InputError where it has no end of text, or with `pads` nothing to pad sequences with."""
+    def __init__(self, model: bytes, *, pads: bool = True, begins: bool = False) -> None:
+        """Open a vocabulary; InputError where it has no end of text, or with `pads` nothing to pad sequences with.
+
+        `begins` says whether texts begin with the token `bos` where the file cannot say it (SentencePiece's).
+        """
         self.model = model
         self.digest = digest_bytes(model)
         self._open(model)
+        if begins:
+            self.begin = self.bos
         if self.eos < 0:
             raise InputError("tokenizer: the vocabulary has no end-of-text token, which must end every document")
         # Published vocabularies often have no padding token (LLaMA, Mistral). With byte pieces the unknown token is
@@ -108,6 +121,11 @@ class Tokenizer:
         self.first_lengths = self.piece_lengths - (begins_with_space if self.leading_space else 0)
         """The same for the first id of a whole text, whose leading space is not part of the text. A text that begins
         with U+2581 gets no space, and its first id is a byte."""
+
+    @property
+    def opening(self) -> int:
+        """The token that the first token of a text follows: `begin`, or the end of the text before."""
+        return self.begin if self.begin >= 0 else self.eos
 
     def _open(self, model: bytes) -> None:
         """Read the vocabulary's file and set every attribute that the class declares."""
@@ -128,7 +146,7 @@ class Tokenizer:
     def description(self) -> dict[str, Any]:
         """Return the content of `tokenizer.json`: kind, number of pieces, special ids, digest of the model file."""
         of_masks = {"cls": self.cls, "sep": self.sep, "mask": self.mask}
-        present = {name: number for name, number in of_masks.items() if number >= 0}
+        present = {name: number for name, number in {**of_masks, "begin": self.begin}.items() if number >= 0}
         return {
             "kind": self.kind,
             "vocab_size": self.vocab_size,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from model.errors import InputError
-from tasks.tokenizer.json_format import LibraryTokenizer, open_engine, read_tokenizer_json, to_json_bytes
+from tasks.tokenizer.json_format import LibraryTokenizer, begin_token, open_engine, read_tokenizer_json, to_json_bytes
 
 PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
@@ -58,6 +58,7 @@ class ByteLevelTokenizer(LibraryTokenizer):
             next((pieces[name] for name in names if name in pieces), -1)
             for names in (UNKNOWN, BEGIN, END_OF_TEXT, PADDING)
         )
+        self.begin = begin_token(parsed)
         self.piece_bytes = _bytes_of_pieces(parsed, self.vocab_size)
         self._name_special({token["content"]: token["id"] for token in parsed["added_tokens"] if token["special"]})
 

@@ -40,6 +40,15 @@ def open_engine(text: bytes) -> tokenizers.Tokenizer:
     return engine
 
 
+def begin_token(parsed: dict[str, Any]) -> int:
+    """Return the id of the token that the post-processor of a `tokenizer.json` puts before each text; -1 for none."""
+    processor = parsed.get("post_processor") or {}
+    for step in processor.get("processors", [processor]):
+        if step.get("type") == "TemplateProcessing" and (name := step["single"][0].get("SpecialToken", {}).get("id")):
+            return int(step["special_tokens"][name]["ids"][0])
+    return -1
+
+
 def parse_merges(merges: Iterable[str | Sequence[str]]) -> list[tuple[str, str]]:
     """Return merges as pairs; older files have each as one string with a space between its tokens."""
     split = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)

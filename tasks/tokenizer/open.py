@@ -23,8 +23,9 @@ def load_tokenizer(model: Path, description: Path) -> Tokenizer:
 
     It may lack a padding token: rows of training data need one, a model fine-tuned from a published one has none.
     """
-    tokenizer = tokenizer_of(model.read_bytes(), pads=False)
-    expected, found = json.loads(description.read_text()), tokenizer.description()
+    expected = json.loads(description.read_text())
+    tokenizer = tokenizer_of(model.read_bytes(), pads=False, begins="begin" in expected)
+    found = tokenizer.description()
     expected.pop(BASE, None)
     if expected != found:
         wrong = next(key for key in {**expected, **found} if expected.get(key) != found.get(key))
@@ -35,11 +36,11 @@ def load_tokenizer(model: Path, description: Path) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_of(model: bytes, *, pads: bool = True) -> Tokenizer:
+def tokenizer_of(model: bytes, *, pads: bool = True, begins: bool = False) -> Tokenizer:
     """Return the tokenizer of a vocabulary's file: a `tokenizer.json` begins with a brace, SentencePiece's file does
-    not. With `pads` a token to pad sequences with is needed."""
+    not. With `pads` a token to pad sequences with is needed; `begins` is `texts_begin` of SentencePiece's file."""
     if not is_json(model):
-        return SentencePieceTokenizer(model, pads=pads)
+        return SentencePieceTokenizer(model, pads=pads, begins=begins)
     if json_model_type(model) == "WordPiece":
         return WordPieceTokenizer(model, pads=pads)
     return ByteLevelTokenizer(model, pads=pads)

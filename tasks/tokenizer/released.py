@@ -8,6 +8,7 @@ file without these properties is refused.
 """
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
 from model.file_content import Content
-from model.model_files import MAX_VOCABULARY_BYTES, read_bounded
+from model.model_files import MAX_VOCABULARY_BYTES, read_bounded, read_json
 from tasks.tokenizer.base import is_json, json_model
-from tasks.tokenizer.json_format import parse_merges, read_tokenizer_json
+from tasks.tokenizer.json_format import begin_token, parse_merges, read_tokenizer_json
 from tasks.tokenizer.model_file import BLANK, BPE, BYTE, CONTROL, NORMAL, UNKNOWN_TYPE, USER_DEFINED, write_model
 from tasks.tokenizer.wordpiece import from_vocab_txt
 
@@ -59,6 +60,28 @@ def read_base(path: Path, content: Content | None = None) -> bytes:
         raise InputError(
             f"vocab.base: {path} looks like BERT's vocab.txt, but byte {error.start} is not UTF-8"
         ) from error
+
+
+def texts_begin(path: Path) -> bool:
+    """Return whether programs put the begin token before each text of a released SentencePiece vocabulary.
+
+    Its own file does not say so: the `tokenizer.json` beside it has a post-processor, or `tokenizer_config.json` the
+    setting `add_bos_token`, which is on for Llama where it is left out. Beside a vocabulary of this program is its
+    description.
+    """
+    if path.suffix == ".json":
+        with suppress(InputError):  # `read_base` says what is wrong with it
+            return begin_token(read_json(path, MAX_VOCABULARY_BYTES)) >= 0
+        return False
+    beside = path.with_name("tokenizer.json")
+    if beside.is_file():
+        parsed = read_json(beside, MAX_VOCABULARY_BYTES)
+        return begin_token(parsed) >= 0 if "model" in parsed else parsed.get("begin", -1) >= 0
+    settings = path.with_name("tokenizer_config.json")
+    if not settings.is_file():
+        return False
+    found = read_json(settings)
+    return bool(found.get("add_bos_token", str(found.get("tokenizer_class", "")).startswith("Llama")))
 
 
 def _sentencepiece_from_json(data: bytes, path: Path) -> bytes:

@@ -42,9 +42,11 @@ EXAMPLES = 20
 """Number of unused tokens that the report shows."""
 
 
-def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes, workspace: Workspace) -> StageReport:
+def extend_vocabulary(
+    documents: Artifact, config: VocabConfig, released: bytes, begins: bool, workspace: Workspace
+) -> StageReport:
     """Write the base, whose file is `released`, with the tokens that `config.extend` requests; unextended where it
-    requests none.
+    requests none. `begins` is `texts_begin` of the base.
 
     Raises InputError when the base loses text or the run's text cannot give that many tokens.
     """
@@ -71,7 +73,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes,
         first[name] = vocabulary_size(model)
         model, added[name] = extension.model, extension
     check_extension(before, model)
-    tokenizer = tokenizer_of(model)
+    tokenizer = tokenizer_of(model, begins=begins)
     check_special(tokenizer, config.special_names)
     per_token, unknown = measure_tokens(tokenizer, sample_texts_by("source", documents, config.seed))
     with workspace.unit(UNIT) as unit:

@@ -71,7 +71,7 @@ def write_tokenizer(unit: Unit, tokenizer: Tokenizer, base: BaseVocabulary | Non
     unit.path(name).write_bytes(tokenizer.model)
     unit.add_file(name)
     if tokenizer.kind == SentencePieceTokenizer.kind:
-        unit.path(FAST_FILE).write_bytes(fast_tokenizer(tokenizer.model))
+        unit.path(FAST_FILE).write_bytes(fast_tokenizer(tokenizer.model, tokenizer.begin))
         unit.add_file(FAST_FILE)
     write_table(unit, "vocabulary", vocabulary_table(tokenizer, base.pieces if base else tokenizer.vocab_size))
     description = tokenizer.description()
@@ -149,9 +149,9 @@ def _merge_with_base(base: bytes, model: bytes, first: int) -> Iterator[tuple[in
             yield number, [old["vocab"][symbol] for symbol in merge_pairs(list(piece), ranks)]
 
 
-def fast_tokenizer(model: bytes) -> bytes:
+def fast_tokenizer(model: bytes, begin: int = -1) -> bytes:
     """Return the bytes of a `tokenizer.json` with the ids of a SentencePiece BPE or Unigram model that has byte
-    tokens and no normaliser."""
+    tokens and no normaliser; it puts the token `begin` before each text, unless that is -1."""
     parsed = read_model(model)
     leading = parsed.normalizer_spec.add_dummy_prefix
     blanks: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": BLANK}]
@@ -169,11 +169,22 @@ def fast_tokenizer(model: bytes) -> bytes:
         "added_tokens": _added_tokens(parsed),
         "normalizer": {"type": "Sequence", "normalizers": prefix + blanks},
         "pre_tokenizer": None if parsed.trainer_spec.model_type == BPE else _split_unknown_characters(parsed),
-        "post_processor": None,
+        "post_processor": None if begin < 0 else _begin_with(parsed.pieces[begin].piece, begin),
         "decoder": {"type": "Sequence", "decoders": decoders + strip},
         "model": _bpe_model(parsed) if parsed.trainer_spec.model_type == BPE else _unigram_model(parsed),
     }
     return to_json_bytes(written)
+
+
+def _begin_with(name: str, begin: int) -> dict[str, Any]:
+    token: dict[str, Any] = {"SpecialToken": {"id": name, "type_id": 0}}
+    first, second = ({"Sequence": {"id": which, "type_id": number}} for number, which in enumerate("AB"))
+    return {
+        "type": "TemplateProcessing",
+        "single": [token, first],
+        "pair": [token, first, {"SpecialToken": {"id": name, "type_id": 1}}, second],
+        "special_tokens": {name: {"id": name, "ids": [begin], "tokens": [name]}},
+    }
 
 
 def _added_tokens(parsed: Any) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from model.digests import unreadable_reason
+from model.digests import digest_bytes, unreadable_reason
 from model.errors import InputError, RecipeError
 from model.file_content import Content
 from tasks.artifacts.artifact import Artifact
@@ -12,6 +12,7 @@ from tasks.artifacts.references import kept_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.common.digests import INPUTS, InputDigests, forget_changed_inputs
+from tasks.tokenizer.released import texts_begin
 from tasks.vocab.config import VocabConfig
 
 VOCAB = Stage(
@@ -35,6 +36,7 @@ def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -
         context.listener.finished(VOCAB.name, kept, 0.0)
         return kept
     base = digest_base(context.root, config.base)
+    begins = config.base is not None and texts_begin(config.base)
 
     def run(workspace: Workspace) -> StageReport:
         if config.base is not None:
@@ -43,12 +45,14 @@ def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -
 
             with forget_changed_inputs(context.root / INPUTS):
                 released = read_base(config.base, base)
-            return extend_vocabulary(documents, config, released, workspace)
+            return extend_vocabulary(documents, config, released, begins, workspace)
         from tasks.vocab.train import train_vocabulary
 
         return train_vocabulary(documents, config, workspace)
 
     external = {} if base is None else {"base": base.digest}
+    if begins:
+        external["base/begins"] = digest_bytes(b"true")  # files beside the base say so
     return build_artifact(context, VOCAB, config, {"documents": documents}, run, external)
 
 

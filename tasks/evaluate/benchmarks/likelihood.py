@@ -46,8 +46,8 @@ class LikelihoodScorer:
     """What the log probabilities are, where they are not those of text after the prompt."""
     bits_metric = "answer_bits_per_byte"
     """Name of the metric of an answer's bits per byte."""
-    prepends_eos = False
-    """Whether the network reads the end-of-text token before a prompt."""
+    prepends_opening = False
+    """Whether the network reads the token that texts follow before a prompt."""
     can_generate = True
     """Whether the network can generate text token by token."""
     declined = ""
@@ -99,7 +99,7 @@ class DecliningScorer(LikelihoodScorer):
 class CausalScorer(LikelihoodScorer):
     """GPT: the likelihood of a choice after the prompt."""
 
-    prepends_eos = True
+    prepends_opening = True
 
     def __init__(self, network: GPT) -> None:
         self._network = network

@@ -34,7 +34,7 @@ def build_prompt(
     max_tokens: int,
     context: str | None = None,
 ) -> Prompt:
-    """Return the prompt with as many examples as fit into `max_tokens` tokens; it begins with the end-of-text token.
+    """Return the prompt with as many examples as fit into `max_tokens` tokens; it begins with its `opening`.
 
     `context` replaces the item's own. Examples are in reverse order, the first one next to the question, so that those
     dropped from the front are the ones that fewer shots would not include. Context and continuation are tokenized
@@ -45,7 +45,7 @@ def build_prompt(
     shown = list(reversed(examples))
     while True:
         solved = "".join(example.solved + BETWEEN for example in shown)
-        ids = (tokenizer.eos, *tokenizer.encode(opening + solved + question))
+        ids = (tokenizer.opening, *tokenizer.encode(opening + solved + question))
         if len(ids) <= max_tokens or not shown:
             return Prompt(ids, len(shown), len(ids) <= max_tokens)
         shown.pop(0)
@@ -152,7 +152,7 @@ class Requester:
         self, item: Item, examples: Sequence[Item], max_tokens: int, context: str | None = None
     ) -> tuple[Prompt, Sequence[int]]:
         """Return the prompt, and the tokens of it that the network reads."""
-        unread = 0 if self.scorer.prepends_eos else 1
+        unread = 0 if self.scorer.prepends_opening else 1
         prompt = build_prompt(
             item,
             examples,
@@ -167,7 +167,7 @@ class Requester:
     def _without_context(self, item: Item, continuations: Sequence[Sequence[int]]) -> tuple[float, ...]:
         key = item.continuations
         if key not in self._unconditional:
-            opening = (self.tokenizer.eos,) if self.scorer.prepends_eos else ()
+            opening = (self.tokenizer.opening,) if self.scorer.prepends_opening else ()
             prompt = (*opening, *self.tokenizer.encode(self.scoring.answer_prompt))
             max_tokens = self.scorer.max_prompt_tokens(max(map(len, continuations)))
             self._unconditional[key] = tuple(

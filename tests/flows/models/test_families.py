@@ -209,6 +209,8 @@ def check_tokenizer(ours: Trained, theirs: Any, base: tokenizers.Tokenizer, new:
         ids = theirs(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         assert ids == ours.tokenizer.encode(text)
         assert theirs.decode(ids) == text
+    begin = [ours.tokenizer.begin] if ours.tokenizer.begin >= 0 else []
+    assert theirs(ENGLISH)["input_ids"] == begin + ours.tokenizer.encode(ENGLISH)
     assert max(ours.tokenizer.encode(MIXED[0])) >= new
     for text in (ENGLISH, MIXED[1].partition("#")[0].strip()):
         assert ours.tokenizer.encode(text) == base.encode(text, add_special_tokens=False).ids

@@ -35,6 +35,7 @@ class WordVocabulary:
 
     def __init__(self) -> None:
         self.pad, self.eos, self.cls, self.sep, unknown = 0, 1, 2, 3, 5
+        self.begin = -1
         self._words = ["<pad>", "</s>", "[CLS]", "[SEP]", "[MASK]", "<unk>", *WORDS, *SIGNS, *NUMBERS]
         self._ids = {word: number for number, word in enumerate(self._words)}
         self._unknown = unknown

@@ -39,6 +39,7 @@ class CharacterVocabulary:
     def __init__(self) -> None:
         self.special_names = {"<pad>": 0, "</s>": 1, "<|begin|>": 2, "<|end|>": 3}
         self.eos, self.pad, self.cls, self.sep, self.vocab_size, self.digest = 1, 0, -1, -1, 132, "characters"
+        self.begin = -1
 
     def encode(self, text: str) -> list[int]:
         return [4 + ord(character) for character in text]

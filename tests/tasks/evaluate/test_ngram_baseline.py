@@ -73,8 +73,8 @@ def test_where_padding_ends_documents_the_first_one_is_text(tokenizer: Tokenizer
 
 
 def test_held_out_documents_are_alone_behind_the_end_of_text():
-    alone = document_stream([np.array([5, 6]), np.array([], dtype=np.int32), np.array([7])], eos=2)
+    alone = document_stream([np.array([5, 6]), np.array([], dtype=np.int32), np.array([7])], opening=2)
     assert alone.tokens.tolist() == [2, 5, 6, 2, 2, 7]
     assert alone.begins.tolist() == [True, False, False, True, True, False]
     assert alone.is_predicted.tolist() == [False, True, True, False, False, True]
-    assert len(document_stream([], eos=2).tokens) == 0
+    assert len(document_stream([], opening=2).tokens) == 0
