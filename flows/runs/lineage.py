@@ -8,12 +8,11 @@ import math
 from pathlib import Path
 from typing import TypedDict
 
-from safetensors import SafetensorError, safe_open
-
 from flows.runs.model_registry import CURRENT, current_run
 from flows.runs.record import RECORD, RunData, list_history, list_runs, read_recipe, read_run, stage_paths, warn_once
 from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.errors import InputError, IntegrityError
+from model.model_files import check_header
 from tasks.artifacts.artifact import Artifact
 
 LATEST = "latest"
@@ -108,7 +107,7 @@ def model_of(record: RunData, root: Path) -> NetworkLine:
         try:
             config = json.loads((path / DESCRIPTION).read_text())["config"]
             return {"architecture": config.get("architecture", "gpt"), "parameters": count_parameters(path / WEIGHTS)}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
             warn_once(f"{path} is damaged ({error}); `bessemer store verify` names the damage and how to set it aside")
     try:
         network = read_recipe(root / "runs" / record["run_id"]).get("train", {}).get("model", {})
@@ -119,6 +118,9 @@ def model_of(record: RunData, root: Path) -> NetworkLine:
 
 
 def count_parameters(path: Path) -> int:
-    """Return the number of parameters in a file of safetensors; SafetensorError where it is damaged."""
-    with safe_open(path, "numpy") as file:
-        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # it is no mapping
+    """Return the number of parameters in a file of safetensors; InputError or ValueError where it is damaged."""
+    # The library would import NumPy to read shapes, a fifth of the time of `runs list`.
+    check_header(path)
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
