@@ -354,7 +354,7 @@ def _matches(pattern: str, skipped: Counter[str], folders: _Folders) -> Iterator
 
 def _with_folders(top: str, skipped: Counter[str], folders: _Folders) -> Iterator[tuple[str, _Listed]]:
     """Yield `top` and all folders below it that are not hidden, each with what is in it."""
-    left = [(top, (os.path.realpath(top),))]
+    left: list[tuple[str, tuple[str, ...]]] = [(top, (os.path.realpath(top),))]
     while left:
         folder, above = left.pop()
         try:
