@@ -69,6 +69,8 @@ def texts_begin(path: Path) -> bool:
     setting `add_bos_token`, which is on for Llama where it is left out. Beside a vocabulary of this program is its
     description.
     """
+    if path.suffix == ".txt":
+        return False  # BERT's vocab.txt
     if path.suffix == ".json":
         with suppress(InputError):  # `read_base` says what is wrong with it
             return begin_token(read_json(path, MAX_VOCABULARY_BYTES)) >= 0

@@ -12,7 +12,6 @@ from tasks.artifacts.references import kept_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.common.digests import INPUTS, InputDigests, forget_changed_inputs
-from tasks.tokenizer.released import texts_begin
 from tasks.vocab.config import VocabConfig
 
 VOCAB = Stage(
@@ -36,24 +35,31 @@ def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -
         context.listener.finished(VOCAB.name, kept, 0.0)
         return kept
     base = digest_base(context.root, config.base)
-    begins = config.base is not None and texts_begin(config.base)
 
     def run(workspace: Workspace) -> StageReport:
         if config.base is not None:
+            from tasks.tokenizer.released import texts_begin
             from tasks.vocab.base import read_base
             from tasks.vocab.extend import extend_vocabulary
 
             with forget_changed_inputs(context.root / INPUTS):
                 released = read_base(config.base, base)
-            return extend_vocabulary(documents, config, released, begins, workspace)
+            return extend_vocabulary(documents, config, released, texts_begin(config.base), workspace)
         from tasks.vocab.train import train_vocabulary
 
         return train_vocabulary(documents, config, workspace)
 
     external = {} if base is None else {"base": base.digest}
-    if begins:
-        external["base/begins"] = digest_bytes(b"true")  # files beside the base say so
+    if config.base is not None and _files_beside_begin_texts(config.base):
+        external["base/begins"] = digest_bytes(b"true")
     return build_artifact(context, VOCAB, config, {"documents": documents}, run, external)
+
+
+def _files_beside_begin_texts(base: Path) -> bool:
+    from tasks.tokenizer.released import texts_begin
+
+    # Of a `tokenizer.json` its content says so, which is read only to build.
+    return base.suffix != ".json" and texts_begin(base)
 
 
 def _check_settings(kept: Artifact, config: VocabConfig) -> None:
