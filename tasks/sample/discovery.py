@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,8 +124,9 @@ def find_files(config: SampleConfig) -> list[SourceFiles]:
     Raises InputError for a path that does not exist, a pattern without a match, a named file of unknown format and a
     source without content; RecipeError for a URI of an unknown scheme.
     """
-    folders = _Folders()
-    found = [_files_of(source, folders) for source in config.sources]
+    # Several sources may walk through one folder, and below an installation of Python are 13,000.
+    listed = functools.cache(_listed)
+    found = [_files_of(source, listed) for source in config.sources]
     check_not_empty(found)
     read = {_location(file.path) for listing in found for file in listing.files}
     for listing in found:
@@ -153,7 +154,7 @@ def check_not_empty(listings: list[SourceFiles]) -> None:
             )
 
 
-def _files_of(source: Source, folders: "_Folders") -> SourceFiles:
+def _files_of(source: Source, listed: "_List") -> SourceFiles:
     listing = SourceFiles(source)
     roots: list[str] = []
     seen: set[str | RemoteFile] = set()
@@ -161,7 +162,7 @@ def _files_of(source: Source, folders: "_Folders") -> SourceFiles:
         if is_remote(pattern):
             root, files, kind = list_remote(source.name, pattern)
         else:
-            root, files, kind = _local(listing, pattern, folders, roots)
+            root, files, kind = _local(listing, pattern, listed, roots)
         mark = _mark(roots, root)
         for relative, path, size in files:
             if path not in seen:
@@ -179,7 +180,7 @@ def _mark(roots: list[str], root: str) -> str:
 
 
 def _local(
-    listing: SourceFiles, pattern: str, folders: "_Folders", roots: list[str]
+    listing: SourceFiles, pattern: str, listed: "_List", roots: list[str]
 ) -> tuple[str, list[tuple[str, str, int]], str]:
     """Return the files of a path or pattern on this machine as `list_remote` does, without sizes.
 
@@ -188,7 +189,7 @@ def _local(
     """
     if pattern.startswith("file://"):
         pattern = unquote(urlsplit(pattern).path)
-    root, paths, kind = _expand(listing, pattern, folders, roots)
+    root, paths, kind = _expand(listing, pattern, listed, roots)
     check_files(f"sample: source `{listing.source.name}` asks for {pattern}", paths)
     prefix = os.path.join(root, "")
     return root, [(_label(path.removeprefix(prefix)), path, -1) for path in paths], kind
@@ -206,12 +207,12 @@ def _size(path: str) -> tuple[int, str]:
     return -1 if stat.S_ISDIR(status.st_mode) else status.st_size, ""
 
 
-def _expand(listing: SourceFiles, pattern: str, folders: "_Folders", roots: list[str]) -> tuple[str, list[str], str]:
+def _expand(listing: SourceFiles, pattern: str, listed: "_List", roots: list[str]) -> tuple[str, list[str], str]:
     """Return the fixed root of a pattern, its files, and its kind: `file`, `folder` or `pattern`."""
     source = listing.source
     path = os.path.abspath(os.path.expanduser(pattern))
     if os.path.isdir(path):
-        return path, _walk(path, _mark(roots, path), listing, folders), "folder"
+        return path, _walk(path, _mark(roots, path), listing, listed), "folder"
     if os.path.isfile(path):
         return os.path.dirname(path), [path], "file"
     if not glob.has_magic(pattern):
@@ -223,7 +224,7 @@ def _expand(listing: SourceFiles, pattern: str, folders: "_Folders", roots: list
     # A folder with the name of a data file stays in the list: the reader rejects it by name.
     files = [
         match
-        for match in _matches(path, listing.skipped, folders)
+        for match in _matches(path, listing.skipped, listed)
         if not os.path.isdir(match) or guess_format(os.path.basename(match))[0] is not None
     ]
     if not files:
@@ -244,23 +245,6 @@ def _fixed_part(path: Path) -> Path:
     return fixed
 
 
-class _Folders:
-    """What is in each folder, listed once: several sources may walk through one folder, and below an installation of
-    Python are 13,000."""
-
-    def __init__(self) -> None:
-        self._listed: dict[str, _Listed | OSError] = {}
-
-    def list(self, folder: str) -> "_Listed":
-        """Return what is in a folder; raises OSError where it cannot be read."""
-        if folder not in self._listed:
-            self._listed[folder] = _listed(folder)
-        found = self._listed[folder]
-        if isinstance(found, OSError):
-            raise found
-        return found
-
-
 @dataclass(frozen=True, slots=True)
 class _Listed:
     """The names in a folder: `files`, and `folders` with whether they are links to them."""
@@ -269,18 +253,19 @@ class _Listed:
     folders: list[tuple[str, bool]]
 
 
-def _listed(folder: str) -> _Listed | OSError:
-    listed = _Listed([], [])
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if _is_folder(entry):
-                    listed.folders.append((entry.name, entry.is_symlink()))
-                else:
-                    listed.files.append(entry.name)
-    except OSError as error:
-        return error
-    return listed
+_List = Callable[[str], _Listed]
+"""Returns what is in a folder; raises OSError where it cannot be read."""
+
+
+def _listed(folder: str) -> _Listed:
+    found = _Listed([], [])
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if _is_folder(entry):
+                found.folders.append((entry.name, entry.is_symlink()))
+            else:
+                found.files.append(entry.name)
+    return found
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -290,7 +275,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _walk(folder: str, mark: str, listing: SourceFiles, folders: _Folders) -> list[str]:
+def _walk(folder: str, mark: str, listing: SourceFiles, listed: _List) -> list[str]:
     """Return the files of a folder and all folders below it that are not hidden; `mark` stands before their names.
 
     Files below a folder that is excluded as a whole are counted and not returned: their names need not be made.
@@ -301,16 +286,16 @@ def _walk(folder: str, mark: str, listing: SourceFiles, folders: _Folders) -> li
     while left:
         path, relative = left.pop()
         try:
-            listed = folders.list(path)
+            found = listed(path)
         except OSError as error:
             _count_closed(error, listing.skipped)
             continue
-        for name, is_link in listed.folders:
+        for name, is_link in found.folders:
             if is_link:
                 listing.skipped["links to folders, which are not followed"] += not name.startswith(".")
             elif not name.startswith("."):
                 left.append((os.path.join(path, name), f"{relative}{name}/"))
-        names = [name for name in listed.files if not name.startswith(".")]
+        names = [name for name in found.files if not name.startswith(".")]
         if relative and whole and _is_excluded(whole, mark + _label(relative)):
             listing.skipped["excluded"] += len(names)
         else:
@@ -322,7 +307,7 @@ def _count_closed(error: OSError, skipped: Counter[str]) -> None:
     skipped[f"folders that cannot be read ({error.strerror})"] += 1
 
 
-def _matches(pattern: str, skipped: Counter[str], folders: _Folders) -> Iterator[str]:
+def _matches(pattern: str, skipped: Counter[str], listed: _List) -> Iterator[str]:
     """Yield what `glob` finds with `**` at any depth, without following cycles of links; folders that cannot be read
     are counted."""
     if pattern.endswith("/**"):
@@ -342,30 +327,30 @@ def _matches(pattern: str, skipped: Counter[str], folders: _Folders) -> Iterator
     is_named = re.compile(fnmatch.translate(after)).match
     shows_hidden = after.startswith(".")
     for top in glob.iglob(before) if glob.has_magic(before) else (before,):
-        for folder, listed in _with_folders(top, skipped, folders):
+        for folder, found in _with_folders(top, skipped, listed):
             if "/" in after:
                 # `_with_folders` counts those that cannot be read.
-                yield from _matches(f"{glob.escape(folder)}/{after}", Counter(), folders)
+                yield from _matches(f"{glob.escape(folder)}/{after}", Counter(), listed)
             else:
-                names = itertools.chain(listed.files, (name for name, _ in listed.folders))
+                names = itertools.chain(found.files, (name for name, _ in found.folders))
                 named = (name for name in names if is_named(name) and (shows_hidden or not name.startswith(".")))
                 yield from (os.path.join(folder, name) for name in named)
 
 
-def _with_folders(top: str, skipped: Counter[str], folders: _Folders) -> Iterator[tuple[str, _Listed]]:
+def _with_folders(top: str, skipped: Counter[str], listed: _List) -> Iterator[tuple[str, _Listed]]:
     """Yield `top` and all folders below it that are not hidden, each with what is in it."""
     left: list[tuple[str, tuple[str, ...]]] = [(top, (os.path.realpath(top),))]
     while left:
         folder, above = left.pop()
         try:
-            listed = folders.list(folder)
+            found = listed(folder)
         except (FileNotFoundError, NotADirectoryError):
             continue  # as `glob` does
         except OSError as error:
             _count_closed(error, skipped)
             continue
-        yield folder, listed
-        for name, is_link in listed.folders:
+        yield folder, found
+        for name, is_link in found.folders:
             if not name.startswith("."):
                 path = os.path.join(folder, name)
                 real = os.path.realpath(path) if is_link else os.path.join(above[-1], name)
