@@ -297,3 +297,17 @@ def test_a_real_base_of_32000_pieces(context: RunContext, documents: Artifact):
     assert [before.encode(text) for text in unmoved] == [after.encode(text) for text in unmoved]
     assert all(after.decode(after.encode(text)) == text for text in [*unmoved, *CHINESE_TEXT])
     assert sum(map(len, after.encode_batch(CHINESE_TEXT))) < 0.5 * sum(map(len, before.encode_batch(CHINESE_TEXT)))
+
+
+def test_files_beside_a_base_that_say_how_texts_begin_are_an_input(
+    context: RunContext, documents: Artifact, base: Path, tmp_path: Path
+) -> None:
+    mine, settings = tmp_path / "tokenizer.model", tmp_path / "tokenizer_config.json"
+    mine.write_bytes(base.read_bytes())
+    plain = build_vocab(context, documents, VocabConfig(base=mine))
+    settings.write_text('{"add_bos_token": false}')
+    assert build_vocab(context, documents, VocabConfig(base=mine)).path == plain.path
+    settings.write_text('{"add_bos_token": true}')
+    begun = build_vocab(context, documents, VocabConfig(base=mine))
+    assert begun.path != plain.path
+    assert (open_tokenizer(plain).begin, open_tokenizer(begun).begin) == (-1, 1)
