@@ -110,7 +110,7 @@ def measure_components(
 
     def measured(parts: "Sequence[NetworkPart]") -> BitsPerByte:
         with ablated(network, parts):
-            nats = text_nats(network, ids, tokenizer.eos, batch_tokens=config.batch_tokens)
+            nats = text_nats(network, ids, tokenizer.opening, batch_tokens=config.batch_tokens)
         return BitsPerByte(np.array(nats) / math.log(2), sizes)
 
     def line(parts: "Sequence[NetworkPart]", name: str) -> Removal:

@@ -27,6 +27,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import VocabResult
 from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json, json_model_type
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
+from tasks.tokenizer.released import texts_begin
 from tasks.tokenizer.wordpiece import UNKNOWN
 from tasks.vocab.base import prepare_base, read_base
 from tasks.vocab.comparison import TokenCounter, ratio
@@ -241,7 +242,7 @@ def zero_step(folder: Path | None, vocabulary: Path, text: str, most_bytes: int)
         return _unscored("")
     text = text.encode()[:most_bytes].decode(errors="ignore")
     try:
-        tokenizer = tokenizer_of(prepare_base(VocabConfig(base=vocabulary)))
+        tokenizer = tokenizer_of(prepare_base(VocabConfig(base=vocabulary)), begins=texts_begin(vocabulary))
     except InputError as error:
         return _unscored(str(error))
     ids = tokenizer.encode(text)
@@ -300,10 +301,9 @@ def _nats_of_theirs(folder: Path, tokenizer: Tokenizer, ids: list[int], pieces: 
         )
     lengths = (getattr(network.config, name, None) for name in CONTEXT_FIELDS)
     context = min(LONGEST_CONTEXT, next((length for length in lengths if length), LONGEST_CONTEXT))
-    begin = tokenizer.bos if tokenizer.bos >= 0 else tokenizer.eos
     nats = 0.0
     with torch.inference_mode():
-        tokens = [begin, *ids]
+        tokens = [tokenizer.opening, *ids]
         for first, last, new in window_borders(len(tokens), context, max(1, context // 2)):
             window, scored = tokens[first:last], new - first
             logits = network(torch.tensor([window[:-1]])).logits[0, scored - 1 :].float()

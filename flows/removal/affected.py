@@ -175,7 +175,8 @@ def recipe_without(
     changes["sample"]["exclude_documents"] = tuple(sorted({*recipe.sample.exclude_documents, *ids}))
     changes["decontaminate"]["keep_heldout"] = run_id
     if recipe.chunk.packing == "stable" and not request.refill:
-        new = tombstones(artifacts["decontaminate"], artifacts["vocab"], {bytes.fromhex(one) for one in ids})
+        leaving_ids, objective = {bytes.fromhex(one) for one in ids}, recipe.chunk.objective
+        new = tombstones(artifacts["decontaminate"], artifacts["vocab"], leaving_ids, objective)
         changes["chunk"]["tombstones"] = (*recipe.chunk.tombstones, *new)
     return recipe.model_copy(
         update={stage: getattr(recipe, stage).model_copy(update=values) for stage, values in changes.items()}

@@ -34,7 +34,7 @@ Objective = Literal["causal_lm", "masked_lm", "span_corruption"]
 """What is predicted: each next token (GPT), masked tokens and whether sentence B follows A (BERT), removed spans
 (T5)."""
 
-OBJECTIVE_OF = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
+OBJECTIVE_OF: dict[str, Objective] = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
 """Architecture -> `chunk.objective`."""
 
 

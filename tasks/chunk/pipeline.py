@@ -81,7 +81,7 @@ def chunk_documents(
     Raises InputError when the vocabulary lacks what the objective needs, a source has no weight or no row, or nothing
     can be read; Bug when tokens do not cover a text.
     """
-    tokenizer = open_tokenizer(vocab)
+    tokenizer = open_tokenizer(vocab, config.objective)
     layout = row_format(tokenizer, config)
     scratch = workspace.within(TABLE)
     report = tokenize_documents(documents, tokenizer, scratch, executor)

@@ -5,6 +5,7 @@ from collections.abc import Collection
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from model.config.network import Objective
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table
 from tasks.chunk.config import Tombstone
@@ -13,9 +14,12 @@ from tasks.chunk.tokenize import TABLE, block_of, tokenize_part
 from tasks.tokenizer.open import open_tokenizer
 
 
-def tombstones(documents: Artifact, vocab: Artifact, doc_ids: Collection[bytes]) -> list[Tombstone]:
-    """Return the tombstones of documents of a chunk artifact with these parents, one for each piece, sorted."""
-    tokenizer, wanted = open_tokenizer(vocab), pa.array(sorted(doc_ids), pa.binary(16))
+def tombstones(
+    documents: Artifact, vocab: Artifact, doc_ids: Collection[bytes], objective: Objective = "causal_lm"
+) -> list[Tombstone]:
+    """Return the tombstones of documents of a chunk artifact with these parents and objective, one for each piece,
+    sorted."""
+    tokenizer, wanted = open_tokenizer(vocab, objective), pa.array(sorted(doc_ids), pa.binary(16))
     found: list[Tombstone] = []
     for path in documents.files("documents"):
         table = read_table(path)

@@ -91,7 +91,7 @@ def ngram_scores(
     tables = [read_table(path) for path in sequences.files("sequences")]
     read, left_out = read_rows(tables, sequences.table("order"), tokenizer, config.ngram_tokens)
     scored = document_stream([row for source in sources for row in source.ids], tokenizer.opening)
-    found = estimate(read, scored, tokenizer.vocab_size, tokenizer.eos, _boundary_ids(tables, tokenizer))
+    found = estimate(read, scored, tokenizer.vocab_size, tokenizer.opening, _boundary_ids(tables, tokenizer))
     begins = np.flatnonzero(scored.begins)
     bits = np.add.reduceat(np.nan_to_num(found.bits), begins)
     of_tokens = [one[1:] for one in np.split(np.nan_to_num(found.bits), begins[1:])]
@@ -167,11 +167,11 @@ def document_stream(documents: Sequence[np.ndarray], opening: int) -> TokenStrea
 
 
 def _boundary_ids(tables: Sequence[pa.Table], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the ids that end a context and are not predicted: those that frame BERT's pairs, and a begin token."""
+    """Return the ids that end a context and are not predicted: those that frame BERT's pairs."""
     row_format = RowFormat.of(tables[0].schema)
-    if row_format is not None and row_format.objective == "masked_lm":
-        return tuple(sorted({tokenizer.cls, tokenizer.sep}))
-    return (tokenizer.begin,) if tokenizer.begin not in (-1, tokenizer.eos) else ()
+    if row_format is None or row_format.objective != "masked_lm":
+        return ()
+    return tuple(sorted({tokenizer.cls, tokenizer.sep}))
 
 
 def _note(tokens: int, left_out: int, found: Estimate) -> str:
@@ -191,8 +191,8 @@ def estimate(
 ) -> Estimate:
     """Return the bits of each token of `scored` under the model of `read`; the order of documents does not matter.
 
-    `eos` opens and closes documents: it is predicted like other tokens, and is the first token of a context. Ids of
-    `boundary_ids` are neither predicted nor context.
+    `eos` opens documents (and closes them, or is a begin token): it is predicted like other tokens, and is the first
+    token of a context. Ids of `boundary_ids` are neither predicted nor context.
     """
     tokens = np.concatenate([read.tokens, scored.tokens])
     is_boundary = np.zeros(vocab_size, dtype=np.bool_)

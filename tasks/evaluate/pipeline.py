@@ -15,6 +15,7 @@ import torch
 
 from model.checkpoint.run_folder import DESCRIPTION
 from model.checkpoint.weights import WEIGHTS, load_model
+from model.config.network import OBJECTIVE_OF
 from model.data.row_format import RowFormat
 from model.engines.products import fastest_products
 from model.inference.device import inference_on
@@ -93,10 +94,11 @@ def evaluate_model(
 
     Raises InputError when the model was trained with another tokenizer, or the forgetting gate does not apply to it.
     """
-    tokenizer = open_tokenizer(vocab)
     folder = _verified_folder(model)
+    description = json.loads((folder / DESCRIPTION).read_text())
+    tokenizer = open_tokenizer(vocab, OBJECTIVE_OF[description["config"].get("architecture", "gpt")])
     network = load_model(folder, tokenizer.digest)
-    trained = TrainedModel(network, tokenizer, sequences, json.loads((folder / DESCRIPTION).read_text()))
+    trained = TrainedModel(network, tokenizer, sequences, description)
     documents = heldout_documents(decontaminated, config.heldout_max_bytes, config.seed)
     texts = {source: [one.text for one in mine] for source, mine in documents.items()}
     sources = encode_sources(tokenizer, documents)

@@ -159,11 +159,11 @@ def _files_of(source: Source, listed: "_List") -> SourceFiles:
     roots: list[str] = []
     seen: set[str | RemoteFile] = set()
     for pattern in source.paths:
-        if is_remote(pattern):
-            root, files, kind = list_remote(source.name, pattern)
-        else:
-            root, files, kind = _local(listing, pattern, listed, roots)
-        mark = _mark(roots, root)
+        remote = is_remote(pattern)
+        root, files, kind = list_remote(source.name, pattern) if remote else _local(listing, pattern, listed)
+        if root not in roots:
+            roots.append(root)
+        mark = "" if roots.index(root) == 0 else f"@{roots.index(root) + 1}/"
         for relative, path, size in files:
             if path not in seen:
                 seen.add(path)
@@ -172,16 +172,7 @@ def _files_of(source: Source, listed: "_List") -> SourceFiles:
     return listing
 
 
-def _mark(roots: list[str], root: str) -> str:
-    """Return what files below `root` have before their names; adds it to the roots of its source."""
-    if root not in roots:
-        roots.append(root)
-    return "" if roots.index(root) == 0 else f"@{roots.index(root) + 1}/"
-
-
-def _local(
-    listing: SourceFiles, pattern: str, listed: "_List", roots: list[str]
-) -> tuple[str, list[tuple[str, str, int]], str]:
+def _local(listing: SourceFiles, pattern: str, listed: "_List") -> tuple[str, list[tuple[str, str, int]], str]:
     """Return the files of a path or pattern on this machine as `list_remote` does, without sizes.
 
     They are plain strings: of the 50,000 files below a Python installation most are skipped, and a `Path` for each took
@@ -189,7 +180,7 @@ def _local(
     """
     if pattern.startswith("file://"):
         pattern = unquote(urlsplit(pattern).path)
-    root, paths, kind = _expand(listing, pattern, listed, roots)
+    root, paths, kind = _expand(listing, pattern, listed)
     check_files(f"sample: source `{listing.source.name}` asks for {pattern}", paths)
     prefix = os.path.join(root, "")
     return root, [(_label(path.removeprefix(prefix)), path, -1) for path in paths], kind
@@ -207,12 +198,12 @@ def _size(path: str) -> tuple[int, str]:
     return -1 if stat.S_ISDIR(status.st_mode) else status.st_size, ""
 
 
-def _expand(listing: SourceFiles, pattern: str, listed: "_List", roots: list[str]) -> tuple[str, list[str], str]:
+def _expand(listing: SourceFiles, pattern: str, listed: "_List") -> tuple[str, list[str], str]:
     """Return the fixed root of a pattern, its files, and its kind: `file`, `folder` or `pattern`."""
     source = listing.source
     path = os.path.abspath(os.path.expanduser(pattern))
     if os.path.isdir(path):
-        return path, _walk(path, _mark(roots, path), listing, listed), "folder"
+        return path, _walk(path, listing, listed), "folder"
     if os.path.isfile(path):
         return os.path.dirname(path), [path], "file"
     if not glob.has_magic(pattern):
@@ -275,12 +266,13 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _walk(folder: str, mark: str, listing: SourceFiles, listed: _List) -> list[str]:
-    """Return the files of a folder and all folders below it that are not hidden; `mark` stands before their names.
+def _walk(folder: str, listing: SourceFiles, listed: _List) -> list[str]:
+    """Return the files of a folder and all folders below it that are not hidden.
 
     Files below a folder that is excluded as a whole are counted and not returned: their names need not be made.
     """
-    whole = tuple(mask for mask in listing.source.exclude if mask.endswith("*"))
+    masks = listing.source.exclude if len(listing.source.paths) == 1 else ()  # another path may name such a file, too
+    whole = tuple(mask for mask in masks if mask.endswith("*"))
     files: list[str] = []
     left = [(folder, "")]
     while left:
@@ -291,12 +283,14 @@ def _walk(folder: str, mark: str, listing: SourceFiles, listed: _List) -> list[s
             _count_closed(error, listing.skipped)
             continue
         for name, is_link in found.folders:
+            if name.startswith("."):
+                continue
             if is_link:
-                listing.skipped["links to folders, which are not followed"] += not name.startswith(".")
-            elif not name.startswith("."):
+                listing.skipped["links to folders, which are not followed"] += 1
+            else:
                 left.append((os.path.join(path, name), f"{relative}{name}/"))
         names = [name for name in found.files if not name.startswith(".")]
-        if relative and whole and _is_excluded(whole, mark + _label(relative)):
+        if names and relative and whole and _is_excluded(whole, _label(relative)):
             listing.skipped["excluded"] += len(names)
         else:
             files.extend(os.path.join(path, name) for name in names)

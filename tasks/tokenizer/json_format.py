@@ -41,11 +41,13 @@ def open_engine(text: bytes) -> tokenizers.Tokenizer:
 
 
 def begin_token(parsed: dict[str, Any]) -> int:
-    """Return the id of the token that the post-processor of a `tokenizer.json` puts before each text; -1 for none."""
+    """Return the id of the token that the post-processor of a `tokenizer.json` puts before each text; -1 for none, and
+    for BERT's, which puts one after it, too."""
     processor = parsed.get("post_processor") or {}
     for step in processor.get("processors", [processor]):
-        if step.get("type") == "TemplateProcessing" and (name := step["single"][0].get("SpecialToken", {}).get("id")):
-            return int(step["special_tokens"][name]["ids"][0])
+        match step:
+            case {"single": [{"SpecialToken": {"id": name}}, {"Sequence": _}], "special_tokens": special}:
+                return int((special.get(name, {}).get("ids") or [-1])[0])
     return -1
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from model.config.network import Objective
 from model.errors import IntegrityError
 from tasks.artifacts.artifact import Artifact
 from tasks.tokenizer.base import BASE, DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json, json_model_type
@@ -11,11 +12,17 @@ from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.tokenizer.wordpiece import WordPieceTokenizer
 
 
-def open_tokenizer(vocab: Artifact) -> Tokenizer:
-    """Return the tokenizer of a vocab artifact. Raises IntegrityError if its files do not have their digests."""
+def open_tokenizer(vocab: Artifact, objective: Objective = "causal_lm") -> Tokenizer:
+    """Return the tokenizer of a vocab artifact; only texts of `causal_lm` have a begin token.
+
+    Raises IntegrityError if its files do not have their digests.
+    """
     description = vocab.file(DESCRIPTION_FILE)
     kind = json.loads(description.read_text())["kind"]
-    return load_tokenizer(vocab.file(MODEL_FILES[kind]), description)
+    tokenizer = load_tokenizer(vocab.file(MODEL_FILES[kind]), description)
+    if objective != "causal_lm":
+        tokenizer.begin = -1
+    return tokenizer
 
 
 def load_tokenizer(model: Path, description: Path) -> Tokenizer:
@@ -23,8 +30,9 @@ def load_tokenizer(model: Path, description: Path) -> Tokenizer:
 
     It may lack a padding token: rows of training data need one, a model fine-tuned from a published one has none.
     """
-    expected = json.loads(description.read_text())
-    tokenizer = tokenizer_of(model.read_bytes(), pads=False, begins="begin" in expected)
+    tokenizer, expected = tokenizer_of(model.read_bytes(), pads=False), json.loads(description.read_text())
+    # A model is used as it was trained, and older descriptions have no begin token.
+    tokenizer.begin = expected.get("begin", -1)
     found = tokenizer.description()
     expected.pop(BASE, None)
     if expected != found:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import processors
 
 from flows.models.generate import write_texts
 from flows.models.load import open_trained
@@ -19,7 +20,8 @@ from model.inference.generate import Sampling
 from model.inference.scoring import text_nats
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table
-from tasks.tokenizer.open import open_tokenizer
+from tasks.tokenizer.json_format import begin_token
+from tasks.tokenizer.open import load_tokenizer, open_tokenizer
 from tasks.tokenizer.released import texts_begin
 from tests.flows.models.test_families import CONTEXT, Base, exported, recipe_of, with_begin, with_end, write_base
 from tests.flows.models.test_families import write_texts as write_corpus
@@ -136,3 +138,28 @@ def test_a_vocabulary_without_such_a_token_has_texts_after_the_end_of_the_one_be
     write_base(Base("Qwen2", lambda: with_end(qwen(), "<|endoftext|>")), tmp_path / "base")
     tokenizer = open_trained(tmp_path, str(tmp_path / "base")).tokenizer
     assert (tokenizer.begin, tokenizer.opening) == (-1, tokenizer.eos)
+
+
+def test_a_vocabulary_that_was_described_without_it_is_used_as_it_was(tmp_path: Path) -> None:
+    base_folder("Llama 3", tmp_path / "base")
+    tokenizer = open_trained(tmp_path, str(tmp_path / "base")).tokenizer
+    described = {key: value for key, value in tokenizer.description().items() if key != "begin"}
+    model, description = tmp_path / "byte_level.json", tmp_path / "tokenizer.json"
+    model.write_bytes(tokenizer.model)
+    description.write_text(json.dumps(described))
+    assert (tokenizer.begin >= 0, load_tokenizer(model, description).begin) == (True, -1)
+
+
+def test_tokens_around_a_text_are_none_before_it() -> None:
+    """BERT's and T5's post-processors close texts, and a malformed one begins nothing."""
+    around = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
+    before = processors.TemplateProcessing("[CLS] $A", special_tokens=[("[CLS]", 1)])
+    for processor, begin in ((around, -1), (before, 1)):
+        engine = llama3()
+        engine.post_processor = processor
+        assert begin_token(json.loads(engine.to_str())) == begin
+    for malformed in (
+        {"single": []},
+        {"single": [{"SpecialToken": {"id": "a"}}, {"Sequence": {}}], "special_tokens": {}},
+    ):
+        assert begin_token({"post_processor": {"type": "TemplateProcessing", **malformed}}) == -1

@@ -67,6 +67,12 @@ def test_excluded_paths_are_counted(tree):
     assert found.skipped["excluded"] == 4
 
 
+def test_a_file_below_an_excluded_folder_is_not_read_by_another_path_of_the_source(tree):
+    found = listing(tree, tree / "sub", exclude=("sub/**", "**/LICENSE"))
+    assert [file.relative for file in found.files] == ["a.txt", "b.md"]
+    assert found.skipped["excluded"] == 4
+
+
 def test_files_that_are_named_keep_the_names_that_they_have_in_the_whole_folder(tree):
     found = listing(tree, only=("sub/c.py", "b.md", "gone.txt"))
     assert [file.relative for file in found.files] == ["b.md", "sub/c.py"]
