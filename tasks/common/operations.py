@@ -20,6 +20,7 @@ OPERATIONS = frozenset(
         "model.launch.template",
         "model.launch.watchdog",
         "model.processes",
+        "model.train.__main__",
         "model.train.reproduction",
         "model.train.template",
         "tasks.artifacts.build",
