@@ -1,7 +1,7 @@
 """Read the help of recipe keys from the source: the string below each field of a settings class.
 
 pydantic's `use_attribute_docstrings` parses the source of every class when it is imported, a quarter of a second that
-only the reference and `init --all` need.
+only the reference, the form of a deployment and `init --all` need.
 """
 
 import ast

@@ -8,12 +8,11 @@ import errno
 import fnmatch
 import functools
 import glob
-import itertools
 import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,9 +123,7 @@ def find_files(config: SampleConfig) -> list[SourceFiles]:
     Raises InputError for a path that does not exist, a pattern without a match, a named file of unknown format and a
     source without content; RecipeError for a URI of an unknown scheme.
     """
-    # Several sources may walk through one folder, and below an installation of Python are 13,000.
-    listed = functools.cache(_listed)
-    found = [_files_of(source, listed) for source in config.sources]
+    found = [_files_of(source) for source in config.sources]
     check_not_empty(found)
     read = {_location(file.path) for listing in found for file in listing.files}
     for listing in found:
@@ -154,13 +151,12 @@ def check_not_empty(listings: list[SourceFiles]) -> None:
             )
 
 
-def _files_of(source: Source, listed: "_List") -> SourceFiles:
+def _files_of(source: Source) -> SourceFiles:
     listing = SourceFiles(source)
     roots: list[str] = []
     seen: set[str | RemoteFile] = set()
     for pattern in source.paths:
-        remote = is_remote(pattern)
-        root, files, kind = list_remote(source.name, pattern) if remote else _local(listing, pattern, listed)
+        root, files, kind = list_remote(source.name, pattern) if is_remote(pattern) else _local(listing, pattern)
         if root not in roots:
             roots.append(root)
         mark = "" if roots.index(root) == 0 else f"@{roots.index(root) + 1}/"
@@ -172,7 +168,7 @@ def _files_of(source: Source, listed: "_List") -> SourceFiles:
     return listing
 
 
-def _local(listing: SourceFiles, pattern: str, listed: "_List") -> tuple[str, list[tuple[str, str, int]], str]:
+def _local(listing: SourceFiles, pattern: str) -> tuple[str, list[tuple[str, str, int]], str]:
     """Return the files of a path or pattern on this machine as `list_remote` does, without sizes.
 
     They are plain strings: of the 50,000 files below a Python installation most are skipped, and a `Path` for each took
@@ -180,7 +176,7 @@ def _local(listing: SourceFiles, pattern: str, listed: "_List") -> tuple[str, li
     """
     if pattern.startswith("file://"):
         pattern = unquote(urlsplit(pattern).path)
-    root, paths, kind = _expand(listing, pattern, listed)
+    root, paths, kind = _expand(listing, pattern)
     check_files(f"sample: source `{listing.source.name}` asks for {pattern}", paths)
     prefix = os.path.join(root, "")
     return root, [(_label(path.removeprefix(prefix)), path, -1) for path in paths], kind
@@ -198,12 +194,12 @@ def _size(path: str) -> tuple[int, str]:
     return -1 if stat.S_ISDIR(status.st_mode) else status.st_size, ""
 
 
-def _expand(listing: SourceFiles, pattern: str, listed: "_List") -> tuple[str, list[str], str]:
+def _expand(listing: SourceFiles, pattern: str) -> tuple[str, list[str], str]:
     """Return the fixed root of a pattern, its files, and its kind: `file`, `folder` or `pattern`."""
     source = listing.source
     path = os.path.abspath(os.path.expanduser(pattern))
     if os.path.isdir(path):
-        return path, _walk(path, listing, listed), "folder"
+        return path, _walk(path, listing.skipped), "folder"
     if os.path.isfile(path):
         return os.path.dirname(path), [path], "file"
     if not glob.has_magic(pattern):
@@ -215,7 +211,7 @@ def _expand(listing: SourceFiles, pattern: str, listed: "_List") -> tuple[str, l
     # A folder with the name of a data file stays in the list: the reader rejects it by name.
     files = [
         match
-        for match in _matches(path, listing.skipped, listed)
+        for match in _matches(path, listing.skipped)
         if not os.path.isdir(match) or guess_format(os.path.basename(match))[0] is not None
     ]
     if not files:
@@ -236,64 +232,13 @@ def _fixed_part(path: Path) -> Path:
     return fixed
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    """The names in a folder: `files`, and `folders` with whether they are links to them."""
-
-    files: list[str]
-    folders: list[tuple[str, bool]]
-
-
-_List = Callable[[str], _Listed]
-"""Returns what is in a folder; raises OSError where it cannot be read."""
-
-
-def _listed(folder: str) -> _Listed:
-    found = _Listed([], [])
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if _is_folder(entry):
-                found.folders.append((entry.name, entry.is_symlink()))
-            else:
-                found.files.append(entry.name)
-    return found
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
-
-
-def _walk(folder: str, listing: SourceFiles, listed: _List) -> list[str]:
-    """Return the files of a folder and all folders below it that are not hidden.
-
-    Files below a folder that is excluded as a whole are counted and not returned: their names need not be made.
-    """
-    masks = listing.source.exclude if len(listing.source.paths) == 1 else ()  # another path may name such a file, too
-    whole = tuple(mask for mask in masks if mask.endswith("*"))
+def _walk(folder: str, skipped: Counter[str]) -> list[str]:
     files: list[str] = []
-    left = [(folder, "")]
-    while left:
-        path, relative = left.pop()
-        try:
-            found = listed(path)
-        except OSError as error:
-            _count_closed(error, listing.skipped)
-            continue
-        for name, is_link in found.folders:
-            if name.startswith("."):
-                continue
-            if is_link:
-                listing.skipped["links to folders, which are not followed"] += 1
-            else:
-                left.append((os.path.join(path, name), f"{relative}{name}/"))
-        names = [name for name in found.files if not name.startswith(".")]
-        if names and relative and whole and _is_excluded(whole, _label(relative)):
-            listing.skipped["excluded"] += len(names)
-        else:
-            files.extend(os.path.join(path, name) for name in names)
+    for base, folders, names in os.walk(folder, onerror=lambda error: _count_closed(error, skipped)):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if links := sum(os.path.islink(os.path.join(base, name)) for name in folders):
+            skipped["links to folders, which are not followed"] += links
+        files.extend(os.path.join(base, name) for name in names if not name.startswith("."))
     return files
 
 
@@ -301,7 +246,7 @@ def _count_closed(error: OSError, skipped: Counter[str]) -> None:
     skipped[f"folders that cannot be read ({error.strerror})"] += 1
 
 
-def _matches(pattern: str, skipped: Counter[str], listed: _List) -> Iterator[str]:
+def _matches(pattern: str, skipped: Counter[str]) -> Iterator[str]:
     """Yield what `glob` finds with `**` at any depth, without following cycles of links; folders that cannot be read
     are counted."""
     if pattern.endswith("/**"):
@@ -318,47 +263,40 @@ def _matches(pattern: str, skipped: Counter[str], listed: _List) -> Iterator[str
                 continue
         yield from glob.iglob(pattern)
         return
+    # A folder is listed once: `glob` would list it again, for half a second in an installation of Python.
     is_named = re.compile(fnmatch.translate(after)).match
     shows_hidden = after.startswith(".")
     for top in glob.iglob(before) if glob.has_magic(before) else (before,):
-        for folder, found in _with_folders(top, skipped, listed):
+        for folder, names in _folders(top, (os.path.realpath(top),), skipped):
             if "/" in after:
-                # `_with_folders` counts those that cannot be read.
-                yield from _matches(f"{glob.escape(folder)}/{after}", Counter(), listed)
+                # `_folders` counts those that cannot be read.
+                yield from _matches(f"{glob.escape(folder)}/{after}", Counter())
             else:
-                names = itertools.chain(found.files, (name for name, _ in found.folders))
                 named = (name for name in names if is_named(name) and (shows_hidden or not name.startswith(".")))
                 yield from (os.path.join(folder, name) for name in named)
 
 
-def _with_folders(top: str, skipped: Counter[str], listed: _List) -> Iterator[tuple[str, _Listed]]:
-    """Yield `top` and all folders below it that are not hidden, each with what is in it."""
-    left: list[tuple[str, tuple[str, ...]]] = [(top, (os.path.realpath(top),))]
-    while left:
-        folder, above = left.pop()
-        try:
-            found = listed(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # as `glob` does
-        except OSError as error:
-            _count_closed(error, skipped)
-            continue
-        yield folder, found
-        for name, is_link in found.folders:
-            if not name.startswith("."):
-                path = os.path.join(folder, name)
-                real = os.path.realpath(path) if is_link else os.path.join(above[-1], name)
-                if real not in above:
-                    left.append((path, (*above, real)))
+def _folders(folder: str, above: tuple[str, ...], skipped: Counter[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield `folder` and all folders below it that are not hidden, each with the names in it; `above` are the real
+    paths of it and its parents."""
+    try:
+        with os.scandir(folder) as listed:
+            entries = list(listed)
+            inner = [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return  # as `glob` does
+    except OSError as error:
+        _count_closed(error, skipped)
+        return
+    yield folder, [entry.name for entry in entries]
+    for entry in inner:
+        real = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], entry.name)
+        if real not in above:
+            yield from _folders(entry.path, (*above, real), skipped)
 
 
 def _label(relative: str) -> str:
     return os.fsencode(relative).decode("utf-8", errors="backslashreplace")
-
-
-def _is_excluded(masks: tuple[str, ...], relative: str) -> bool:
-    excluded = _excluded(masks)
-    return bool(excluded.match(relative) or excluded.match(f"/{relative}"))
 
 
 @functools.cache
@@ -373,9 +311,11 @@ def _named(paths: tuple[str, ...]) -> frozenset[str]:
 
 def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size: int, kind: str) -> None:
     source = listing.source
-    if source.exclude and _is_excluded(tuple(source.exclude), relative):
-        listing.skipped["excluded"] += 1
-        return
+    if source.exclude:
+        excluded = _excluded(tuple(source.exclude))
+        if excluded.match(relative) or excluded.match(f"/{relative}"):
+            listing.skipped["excluded"] += 1
+            return
     if source.only and relative not in _named(source.only):
         listing.skipped["not named by `only`"] += 1
         return
