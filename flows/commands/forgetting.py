@@ -6,7 +6,7 @@ from typing import Any
 from flows.commands.common import console, print_json
 from flows.commands.run import run_recipe
 from flows.metrics.formatting import format_duration
-from flows.planning.explain import KEPT
+from flows.planning.explain import aggregates
 from flows.recipe.schema import Recipe
 from flows.removal.affected import Leaving, Request
 from flows.removal.carry_out import Pending, finish, note_end
@@ -46,7 +46,7 @@ def print_plan(root: Path, leaving: Leaving, request: Request, replay: ReplayPla
         lines.append(f"{leaving.heldout:,} of them were held out for evaluation; none takes their place")
     if leaving.leaks:
         lines.append(f"{leaving.leaks:,} passages of benchmarks were found in them")
-    lines.append(f"kept as they were decided with them: {', '.join(KEPT.values())}, held-out draw")
+    lines.append(f"kept as they were decided with them: {', '.join(aggregates(recipe).values())}, held-out draw")
     lines += [f"also sampled by the run {run}, which is not changed" for run in leaving.other_runs[:MOST_NAMED]]
     lines += [f"made from this model or compared with its documents, and not changed: {name}" for name in leaving.made]
     lines += [f"a build that has not ended and may hold them, and is not changed: {one}" for one in leaving.unfinished]

@@ -104,16 +104,19 @@ KEPT = {
 """What a stage decides from all documents together."""
 
 
+def aggregates(recipe: Recipe) -> dict[str, str]:
+    """Return those of KEPT that a run of this recipe has."""
+    unused = {"clean": recipe.clean.quality is None, "chunk": recipe.chunk.packing != "stable"}
+    return {stage: what for stage, what in KEPT.items() if not unused.get(stage)}
+
+
 def kept_aggregates(recipe: Recipe, root: Path) -> dict[str, list[str]]:
     """Return run -> what the recipe keeps of it instead of measuring it anew; MEASURED is the key of what no run has
     yet. Empty where the recipe keeps nothing."""
     found: dict[str, list[str]] = {}
-    for stage, what in KEPT.items():
+    for stage, what in aggregates(recipe).items():
         config = getattr(recipe, stage)
-        unused = (stage == "clean" and recipe.clean.quality is None) or (
-            stage == "chunk" and recipe.chunk.packing != "stable"
-        )
-        if config.keep is None or unused:
+        if config.keep is None:
             continue
         kept = kept_artifact(config.keep, root, stage)
         found.setdefault(MEASURED if kept is None else manifest_of(kept)["run"], []).append(what)
