@@ -20,8 +20,8 @@ EDITS = {
     "chunk": ("order.py", "np.uint64(0xBF58476D1CE4E5B9)", "np.uint64(0xBF58476D1CE4E5BB)"),
     "clean": (
         "kernels/characters.py",
-        "WHITESPACE = 1\n\nLETTER = 1 << 1\n",
-        "WHITESPACE = 1 << 1\n\nLETTER = 1\n",
+        "    WHITESPACE,\n    LETTER,  # or",
+        "    LETTER,\n    WHITESPACE,  # or",
     ),
     "dedup": ("minhash.py", "    value *= _MURMUR64_MIX2\n", "    value *= _MURMUR64_MIX1\n"),
     "common": ("legacy_encodings.py", "total += costs[data[index]]", "total += costs[data[index] ^ 128]"),
