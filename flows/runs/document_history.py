@@ -406,9 +406,7 @@ def describe_event(event: Event) -> str:
     if event["what"] == "sampled":
         return f"sampled, {event['bytes']} bytes"
     if event["what"] == "packed":
-        rows = event["rows"]
-        where = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}" if rows else "no row"
-        return f"packed as {event['tokens']} tokens in {where}"
+        return f"packed as {event['tokens']} tokens in {_rows_in_words(event['rows'])}"
     if event["what"] == "trained":
         steps = [str(step) for step in event["steps"][:MAX_STEPS]]
         more = f" and {len(event['steps']) - MAX_STEPS} more" if len(event["steps"]) > MAX_STEPS else ""
@@ -423,3 +421,12 @@ def describe_event(event: Event) -> str:
     if isinstance(evidence, dict):
         evidence = ", ".join(f"{key} {value}" for key, value in evidence.items())
     return f"{event['what']} by `{event['rule']}`{measured}{sizes}" + (f": {evidence}" if evidence else "")
+
+
+def _rows_in_words(rows: list[int]) -> str:
+    """Return "rows 3 to 5", or where rows between are others' "3 rows from 3 to 17"."""
+    if len(rows) < 2:
+        return f"row {rows[0]}" if rows else "no row"
+    first, last = rows[0], rows[-1]
+    in_turn = last - first == len(rows) - 1
+    return f"rows {first} to {last}" if in_turn else f"{len(rows)} rows from {first} to {last}"
