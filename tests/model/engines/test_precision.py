@@ -20,7 +20,9 @@ CONFIGS: list[NetworkConfig] = [
     GPTConfig(**SIZES, **SMALL_START, norm="layernorm", activation="gelu", qk_norm="none", biases=True),
     GPTConfig(**SIZES, **SMALL_START, z_loss=1e-4),
     BERTConfig(**SIZES),
-    T5Config(**SIZES),
+    # Not T5's own ReLU: where rounding moves an input of it past zero, a whole gradient appears or is gone in any type.
+    # Over eight seeds, errors of float16 and bfloat16 have a ratio of .03 to .76 with ReLU, and .11 to .13 with GELU.
+    T5Config(**SIZES, activation="gelu"),
 ]
 CPU = torch.device("cpu")
 DIGITS_OF_BFLOAT16 = 2**-8
@@ -48,8 +50,7 @@ def test_the_gradient_is_that_of_float32_to_the_digits_of_bfloat16(config: Netwo
     rounded, rounded_gradient = gradients(config, "bfloat16")
     assert float(rounded) == pytest.approx(float(exact), rel=DIGITS_OF_BFLOAT16)
     difference = float((rounded_gradient - gradient).norm() / gradient.norm())
-    # Where T5 starts, its scores of attention are not scaled down, and so is what rounding does to them.
-    assert 0 < difference < (16 if config.architecture == "t5" else 4) * DIGITS_OF_BFLOAT16
+    assert 0 < difference < 4 * DIGITS_OF_BFLOAT16
 
 
 @pytest.mark.parametrize("config", CONFIGS[:1] + CONFIGS[2:], ids=["gpt", "bert", "t5"])
@@ -83,7 +84,7 @@ def test_float16_has_eight_times_the_digits_of_bfloat16(config: NetworkConfig) -
     for dtype in ("bfloat16", "float16"):
         _, rounded = gradients(config, dtype)
         errors[dtype] = float((rounded - gradient).norm() / gradient.norm())
-    assert 0 < errors["float16"] < errors["bfloat16"] / 4
+    assert errors["bfloat16"] / 11 < errors["float16"] < errors["bfloat16"] / 6
 
 
 def test_tf32_products_are_enabled_where_available() -> None:
