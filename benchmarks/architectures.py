@@ -43,13 +43,13 @@ Scores = Mapping[str, float]
 
 
 def gpt_verdict(scores: Scores) -> tuple[bool, str]:
-    """Beside the 5-gram."""
+    """Return whether a GPT takes fewer bits a byte than the 5-gram, and the figures in words."""
     ours, theirs = scores["bits_per_byte"], scores["5gram_bits_per_byte"]
     return ours < theirs, f"{ours:.3f} bits a byte, 5-gram {theirs:.3f}"
 
 
 def bert_verdict(scores: Scores) -> tuple[bool, str]:
-    """Beside the goal for pairs and the most frequent token."""
+    """Return whether a BERT reaches NSP_GOAL and MASKED_GOAL times the most frequent token, and figures in words."""
     pairs, majority = scores["next_accuracy"], scores["majority_next_accuracy"]
     hidden, frequent = scores["masked_accuracy"], scores["frequent_token_accuracy"]
     reached = pairs >= NSP_GOAL and hidden >= MASKED_GOAL * frequent
@@ -57,7 +57,7 @@ def bert_verdict(scores: Scores) -> tuple[bool, str]:
 
 
 def t5_verdict(scores: Scores) -> tuple[bool, str]:
-    """Beside the frequencies of tokens."""
+    """Return whether a T5 beats the frequencies of tokens by NATS_GOAL, and the figures in words."""
     ours, theirs = scores["text_target_nats_per_token"], scores["unigram_text_target_nats_per_token"]
     return theirs - ours >= NATS_GOAL, f"{ours:.2f} nats a token of spans, by frequency {theirs:.2f}"
 
@@ -144,7 +144,7 @@ def run_cell(cell: str, options: Namespace) -> dict[str, Any]:
 
 @torch.inference_mode()
 def exported_difference(root: Path, run_id: str) -> float:
-    """Largest difference between our logits and those of the exported model in `transformers`."""
+    """Return the largest difference between our logits and those of the exported model in `transformers`."""
     import transformers
 
     from flows.models.export import prepare_export, write_export
@@ -179,7 +179,7 @@ def exported_difference(root: Path, run_id: str) -> float:
 
 
 def asked() -> Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, required=True, help="folder of the artifacts")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the corpora")

@@ -30,7 +30,7 @@ TURNS = 2
 
 
 def measure(data: Path, peers: Path | None) -> Iterator[Row]:
-    """Rows of every text and tool."""
+    """Yield a row for each text and tool."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "documents.jsonl"
         for corpus, language in PLAIN.items():
@@ -47,7 +47,7 @@ def measure(data: Path, peers: Path | None) -> Iterator[Row]:
 
 
 def write_documents(target: Path, data: Path, corpora: Sequence[str]) -> None:
-    """Documents of corpora as JSON lines of text and kind, those of several in random order."""
+    """Write documents of corpora as JSON lines of text and kind, those of several corpora in random order."""
     lines = [
         json.dumps({"text": record["text"], "kind": _kind(corpus)}, ensure_ascii=False)
         for corpus in corpora

@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def run_words(name: str, folder: Path) -> list[str]:
-    """The command that makes one run."""
+    """Write the recipe of a run, where it needs one; return the words of its command."""
     if name == "demo":
         return ["run", "quickstart"]
     kind = "pages" if name == "html" else "texts"
@@ -114,7 +114,7 @@ extend = {{ ru = 20 }}
 
 
 def write_inputs(folder: Path) -> None:
-    """Two hundred English texts, the same as web pages, and two hundred Russian texts."""
+    """Write two hundred English texts, as many web pages of English text, and as many Russian texts."""
     for kind, words, suffix in (
         ("texts", ENGLISH.split(), "txt"),
         ("russian", RUSSIAN.split(), "txt"),
@@ -133,7 +133,7 @@ def write_inputs(folder: Path) -> None:
 
 
 def run_in_store(folder: Path, given: list[str]) -> None:
-    """The GPT's recipe with an object store's address as its root."""
+    """Run the GPT's recipe with an object store's address as its root, and print its content digests."""
     script, place = PROJECT / "deployments" / "local" / "object_store.sh", folder / "object-store"
     environment = {**os.environ, "PYTHON": sys.executable}
     answer = subprocess.run(

@@ -52,7 +52,7 @@ class Peak:
 
 
 def watched(command: Sequence[str]) -> tuple[dict[str, Any], float, float]:
-    """Run a command to its end; what its last line says, and the peaks (all, without mapped files) in MB."""
+    """Run a command to its end; return its last line, read as JSON, and its peaks in MB (all, without mapped files)."""
     most = {"Pss": 0, "Pss_File": 0}
     own = 0
     with tempfile.TemporaryFile("w+") as output, subprocess.Popen(command, stdout=output, cwd=PROJECT) as process:
@@ -87,7 +87,7 @@ def _proportional(pid: int) -> dict[str, int]:
 
 
 def write_lines(target: Path, data: Path, size: float) -> None:
-    """About `size` bytes of JSON lines."""
+    """Write edited texts as JSON lines of about `size` bytes."""
     written = 0
     with target.open("w", encoding="utf-8") as stream:
         for number, text in enumerate(edited_texts(data)):
@@ -99,7 +99,7 @@ def write_lines(target: Path, data: Path, size: float) -> None:
 
 
 def settings_of(source: Path, data: Path) -> dict[str, dict[str, Any]]:
-    """The configuration of each stage, without workers."""
+    """Return the configuration of each stage, without workers."""
     described = {"name": "text", "paths": [str(source)], "format": "jsonl", "id_field": "id", "weight": 1.0}
     benchmarks = [
         {"name": path.name.partition(".")[0], "path": str(path)} for path in sorted((data / "benchmarks").glob("*.gz"))
@@ -115,7 +115,7 @@ def settings_of(source: Path, data: Path) -> dict[str, dict[str, Any]]:
 def measure(
     data: Path, size: float, workers: Sequence[int], stages: Sequence[str], scratch: Path | None
 ) -> Iterator[Peak]:
-    """The peaks of the stages over `size` GB, for each number of workers; stages not in `stages` are passed by."""
+    """Yield the peak of each of `stages` over `size` GB for each number of workers; sample runs in any case."""
     folder = Path(tempfile.mkdtemp(prefix="memory-", dir=scratch))
     try:
         source = folder / "text.jsonl"
@@ -139,7 +139,7 @@ def measure(
 
 
 def failures(peaks: Sequence[Peak]) -> list[str]:
-    """In words, every limit that is not kept."""
+    """Return in words every limit that is not kept."""
     found = [f"{peak.stage} took {peak.memory:.0f} MB" for peak in peaks if peak.memory > CEILING_MB]
     for stage, workers in dict.fromkeys((peak.stage, peak.workers) for peak in peaks):
         same = sorted((p for p in peaks if (p.stage, p.workers) == (stage, workers)), key=lambda peak: peak.size)

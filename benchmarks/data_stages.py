@@ -32,7 +32,7 @@ MEASURES = {
 
 
 def whole_stages(data: Path, size: int = SIZE) -> Iterator[Row]:
-    """A row per stage; the second of two builds counts, for which all kernels are compiled."""
+    """Yield a row per stage, of the second of two builds, for which all kernels are compiled."""
     program = PROJECT / "benchmarks" / "stage_build.py"
     with tempfile.TemporaryDirectory() as scratch:
         source, documents = Path(scratch) / "text.jsonl", "-"
@@ -48,7 +48,7 @@ def whole_stages(data: Path, size: int = SIZE) -> Iterator[Row]:
 
 
 def texts_of_size(data: Path, size: int) -> Iterator[str]:
-    """The beginning of `edited_texts`, about `size` bytes."""
+    """Yield the beginning of `edited_texts`, about `size` bytes."""
     texts = edited_texts(data)
     while size > 0:
         text = next(texts)
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def rows(options: Namespace, chosen: Sequence[str]) -> Iterator[Row]:
-    """Of each stage its kernels beside their peers, then the stage."""
+    """Yield for each stage its kernels beside their peers, then the whole stage."""
     whole = {row.stage: row for row in whole_stages(options.data, options.size)} if "whole" in chosen else {}
     for stage, measure in MEASURES.items():
         if stage in chosen:

@@ -35,7 +35,7 @@ STAGE = "decontaminate"
 
 
 def measure(data: Path, peers: Path | None) -> Iterator[Row]:
-    """Rows of every table, text and tool."""
+    """Yield a row for each table, text and tool."""
     pythons = {tool: Path(sys.executable) for tool in (OURS, "words", "numpy")}
     if python := python_of(peers, "datatrove"):
         pythons["datatrove"] = python
@@ -65,7 +65,7 @@ def measure(data: Path, peers: Path | None) -> Iterator[Row]:
 
 
 def made_items(texts: list[str], count: int) -> Iterator[str]:
-    """Items of random words of the texts, with `count` 13-grams altogether."""
+    """Yield items of random words of the texts, with `count` 13-grams altogether."""
     words = sorted({word for text in texts for word in text[:4000].split() if word.isalpha()})
     draw = np.random.default_rng(0)
     for _ in range(count // ITEM_WORDS):

@@ -47,7 +47,7 @@ class Truth:
 
     @staticmethod
     def of(texts: list[str]) -> "Truth":
-        """By an inverted index over shingles."""
+        """Find the similar documents by an inverted index over shingles."""
         sets = []
         for text in texts:
             tokens = TOKEN.findall(text.lower())
@@ -66,7 +66,7 @@ class Truth:
         return Truth(similar)
 
     def score(self, documents: int, kept: set[int]) -> dict[str, float]:
-        """Precision of removals, share of pairs resolved, and the counts behind both."""
+        """Return the precision of removals, the share of pairs resolved, and the counts behind both."""
         removed = [number for number in range(documents) if number not in kept]
         nearest = [max((j for o, j in self.similar[n].items() if o in kept), default=0.0) for n in removed]
         right = sum(jaccard >= THRESHOLD - TOLERANCE for jaccard in nearest)
@@ -83,7 +83,7 @@ class Truth:
 
 
 def ours(source: Path, folder: Path) -> set[int]:
-    """Records that stay, by this project's dedup on its own sample of the file."""
+    """Return the records that stay after this project's dedup, on its own sample of the file."""
     from tasks.artifacts.build import RunContext
     from tasks.dedup.config import DedupConfig
     from tasks.dedup.stage import build_dedup
@@ -99,7 +99,7 @@ def ours(source: Path, folder: Path) -> set[int]:
 
 
 def of_peer(peer: str, peers: Path, source: Path, folder: Path, ids: list[str]) -> set[int]:
-    """Records that stay, by a peer in its own environment."""
+    """Return the records that stay after a peer's dedup, in its own environment."""
     runner = Path(__file__).parent / "peers" / PEERS[peer]
     command = [str(peers / peer / "bin" / "python"), str(runner), str(source), str(folder)]
     environment = {**os.environ, "HF_DATASETS_OFFLINE": "1"}
@@ -111,7 +111,7 @@ def of_peer(peer: str, peers: Path, source: Path, folder: Path, ids: list[str]) 
 
 
 def measure(data: Path, peers: Path | None) -> list[dict[str, object]]:
-    """A row per set and tool."""
+    """Return a row per set and tool."""
     rows: list[dict[str, object]] = []
     for name, path in SETS.items():
         with gzip.open(data / path, "rt", encoding="utf-8") as lines:

@@ -48,7 +48,7 @@ def _share(value):
 
 @numba.njit(cache=False)
 def _original(row):
-    """(The document that a row is a copy of, or itself; its similarity to it.)"""
+    """Return the document that a row is a copy of, or itself, and its similarity to it."""
     if row > 0 and _share(_hash(row, 1)) < COPIES:
         return np.int64(_hash(row, 2) % np.uint64(row)), 0.7 + 0.3 * _share(_hash(row, 3))
     return np.int64(row), 1.0
@@ -74,7 +74,7 @@ def _sets(rows, out):
 
 
 def write_files(count: int, scratch: Path) -> None:
-    """What signing would have left: signatures by part, ids and digests."""
+    """Write what signing would have left: signatures by part, ids and digests."""
     for begin in range(0, count, ROWS_A_PART):
         rows = np.empty((min(ROWS_A_PART, count - begin), LENGTH), np.uint32)
         _signatures(begin, rows)

@@ -22,7 +22,7 @@ TURNS = 2
 
 
 def measure(data: Path, peers: Path | None) -> Iterator[Row]:
-    """Rows of every corpus and tool."""
+    """Yield a row for each corpus and tool."""
     pythons = {OURS: Path(sys.executable), **{peer: python_of(peers, peer) for peer in PEERS}}
     program = PROJECT / "benchmarks" / "peers" / "sign.py"
     for corpus in CORPORA:

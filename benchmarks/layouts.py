@@ -42,7 +42,7 @@ def write(path: Path, table: pa.Table) -> Path:
 
 
 def written_rows(folder: Path) -> Path:
-    """SEQUENCES of random tokens, enough for the long run."""
+    """Write SEQUENCES of random tokens, enough for the long run; return their path."""
     rows = BATCH_ROWS * LONG
     tokens = np.random.default_rng(1).integers(4, PIECES, size=(rows, CONTEXT + 1)).astype(np.uint16)
     columns = {
@@ -55,7 +55,7 @@ def written_rows(folder: Path) -> Path:
 
 
 def trained(folder: Path, name: str, model: GPTConfig, settings: dict[str, Any], steps: int) -> tuple[float, float]:
-    """Seconds of processor time of all ranks, and MiB of the largest."""
+    """Train for `steps` steps; return seconds of processor time of all ranks, and MiB of the first."""
     rows = BATCH_ROWS * steps
     columns = {"row": pa.array(range(rows), pa.int64()), "epoch": pa.array([0] * rows, pa.int16())}
     run = TrainerRun(
@@ -77,7 +77,7 @@ def trained(folder: Path, name: str, model: GPTConfig, settings: dict[str, Any],
 
 
 def largest_rank(out: Path) -> float:
-    """MiB that the first rank held, as its PERF says; the ranks of a layout hold as much as each other, or nearly."""
+    """Return the peak MiB of the first rank, from its PERF; the other ranks hold as much, or nearly."""
     with pa.OSFile(str(out / "result" / "perf.arrow"), "rb") as source:
         return max(pa.ipc.open_file(source).read_all()["rss"].to_pylist()) / 2**20
 

@@ -45,7 +45,7 @@ class Loader(Protocol):
     """What all loaders are."""
 
     def batch(self, begin: int, end: int) -> object:
-        """The batch of positions [begin, end)."""
+        """Return the batch of positions [begin, end)."""
         ...
 
 
@@ -81,7 +81,7 @@ def write(path: Path, table: pa.Table) -> Path:
 
 
 def write_rows(folder: Path, said: dict[str, str], length: int, rows: int) -> SequenceReader:
-    """Random rows of an objective, and an order that reads each of them twice."""
+    """Write random rows of an objective, and an order that reads each of them twice; return their reader."""
     random = np.random.default_rng(1)
     tokens = random.integers(5, PIECES - 100, (rows, length)).astype(np.uint16)
     columns = {
@@ -115,7 +115,7 @@ def write_rows(folder: Path, said: dict[str, str], length: int, rows: int) -> Se
 
 
 def loading(loader: Loader, positions: int, batch_rows: int) -> float:
-    """Processor seconds to make all batches once."""
+    """Return the processor seconds that all batches take once."""
     began = time.process_time()
     for begin in range(0, positions, batch_rows):
         loader.batch(begin, min(begin + batch_rows, positions))
@@ -123,7 +123,7 @@ def loading(loader: Loader, positions: int, batch_rows: int) -> float:
 
 
 def training(attend_within_documents: bool) -> float:
-    """Tokens a second of one core that the demo's network trains on."""
+    """Return the tokens a second of one core that the demo's network trains on."""
     network = GPT(DEMO.model_copy(update={"attend_within_documents": attend_within_documents})).initialise(1)
     run = TrainerRun(
         sequences=(),

@@ -61,7 +61,7 @@ class Side:
 
 
 def compare(stage: str, text: str, sides: Sequence[Side], turns: int, target: float | None = None) -> Iterator[Row]:
-    """A row per side; sides take turns, so that a busy machine is busy for all."""
+    """Yield a row per side; sides take turns, so that a busy machine is busy for all."""
     of_tool: dict[str, list[dict[str, float]]] = {side.tool: [] for side in sides}
     for _ in range(turns):
         for side in sides:
@@ -73,7 +73,7 @@ def compare(stage: str, text: str, sides: Sequence[Side], turns: int, target: fl
 
 
 def on_one_core(*command: object) -> dict[str, Any]:
-    """Run a program on one core, in a process of its own; what its last line says as JSON."""
+    """Run a program on one core, in a process of its own; return its last line as JSON, or raise SystemExit."""
     core = os.sched_getaffinity(0).pop()
     words = ["taskset", "-c", str(core), *map(str, command)]
     paths = {"PYTHONPATH": os.pathsep.join([str(PROJECT / "benchmarks"), str(PROJECT)])}
@@ -84,12 +84,12 @@ def on_one_core(*command: object) -> dict[str, Any]:
 
 
 def print_rate(seconds: float, size: int) -> None:
-    """For the programs: print what `on_one_core` reads. `size` is in bytes of text."""
+    """Print what `on_one_core` reads; `size` is in bytes of text."""
     print(json.dumps({"seconds": seconds, "bytes": size, "peak_bytes": peak_bytes()}))
 
 
 def fastest(work: Callable[[], object], rounds: int) -> float:
-    """Processor seconds of the fastest of `rounds` calls."""
+    """Return the processor seconds of the fastest of `rounds` calls."""
     best = float("inf")
     for _ in range(rounds):
         began = time.process_time()
@@ -99,7 +99,7 @@ def fastest(work: Callable[[], object], rounds: int) -> float:
 
 
 def peak_bytes() -> int:
-    """The most that this process had resident; getrusage's peak counts that of the process which started it, too."""
+    """Return the most bytes that this process had resident; getrusage's peak counts its parent's, too."""
     status = Path("/proc/self/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found is not None
@@ -107,27 +107,27 @@ def peak_bytes() -> int:
 
 
 def python_of(peers: Path | None, name: str) -> Path | None:
-    """The interpreter of a peer's environment, None where it was not made."""
+    """Return the interpreter of a peer's environment, None where it was not made."""
     found = peers / name / "bin" / "python" if peers else None
     return found if found and found.exists() else None
 
 
 def records(data: Path, corpora: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The documents of the named corpora, in order."""
+    """Yield the documents of the named corpora, in order."""
     for corpus in corpora:
         with gzip.open(data / corpus / "part-000.jsonl.gz", "rt", encoding="utf-8") as lines:
             yield from map(json.loads, lines)
 
 
 def write_texts(target: Path, texts: Iterable[str]) -> None:
-    """One JSON line a text, with its number as id."""
+    """Write one JSON line a text, with its number as id."""
     with target.open("w", encoding="utf-8") as stream:
         for number, text in enumerate(texts):
             stream.write(json.dumps({"id": str(number), "text": text}, ensure_ascii=False) + "\n")
 
 
 def read_texts(source: Path, most_bytes: float = float("inf")) -> tuple[list[str], int]:
-    """Texts of the beginning of a file of JSON lines, and their UTF-8 bytes."""
+    """Return the texts of a file of JSON lines, from its beginning to about `most_bytes`, and their UTF-8 bytes."""
     texts: list[str] = []
     size = 0
     with source.open(encoding="utf-8") as lines:
@@ -140,7 +140,7 @@ def read_texts(source: Path, most_bytes: float = float("inf")) -> tuple[list[str
 
 
 def edited_texts(data: Path, corpora: Sequence[str] = EDITED_CORPORA, seed: int = 0) -> Iterator[str]:
-    """Real documents again and again without end; in each copy every seventh word is another word of the document.
+    """Yield real documents without end; in each copy every seventh word is another word of the document.
 
     Two copies share 2 of 7 shingles of five words at most, so that none is a near duplicate; in Chinese a character
     is a word.
@@ -161,13 +161,13 @@ def edited_texts(data: Path, corpora: Sequence[str] = EDITED_CORPORA, seed: int 
 
 
 def processor() -> str:
-    """The name of this machine's processor."""
+    """Return the name of this machine's processor."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def arguments(description: str | None) -> ArgumentParser:
-    """`--data`, `--peers` and `--json`, which the side-by-side benchmarks have in common."""
+    """Return a parser of `--data`, `--peers` and `--json`, which the side-by-side benchmarks have in common."""
     parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the corpora")
     parser.add_argument("--peers", type=Path, help="folder of the peers' environments, as `peers/install.sh` makes it")

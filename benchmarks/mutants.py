@@ -69,7 +69,7 @@ class Verdict:
 
 
 def sources(tree: Path) -> dict[str, str]:
-    """The product's code by path from the tree."""
+    """Return the product's code by path from the tree."""
     paths = (path for root in ROOTS for path in sorted((tree / root).rglob("*.py")))
     return {path.relative_to(tree).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
@@ -176,7 +176,7 @@ def package_of(file: str) -> str:
 
 @functools.cache
 def imports() -> dict[str, set[str]]:
-    """What each file of product and tests imports, as files."""
+    """Return what each file of product and tests imports, as files."""
     files = [*sources(PROJECT), *(path.relative_to(PROJECT).as_posix() for path in (PROJECT / "tests").rglob("*.py"))]
     by_name = {file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file for file in files}
     found: dict[str, set[str]] = {file: set() for file in files}
@@ -212,7 +212,7 @@ def tests_of(file: str) -> tuple[list[str], list[str]]:
 
 
 def pytest(tree: Path, tests: list[str], seconds: float) -> tuple[int | None, str]:
-    """Run tests in the copy to the first failure; the exit code, None when time was up, and the output."""
+    """Run tests in the copy to the first failure; return the exit code, None when time was up, and the output."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "NUMBA_CACHE_DIR": str(tree.parent / "kernels")}
     shutil.rmtree(tree / ".hypothesis", ignore_errors=True)  # what failed under one change is not tried on others
     hang = ["-o", f"faulthandler_timeout={HANG_SECONDS}", "-o", "faulthandler_exit_on_timeout=true"]
@@ -269,7 +269,7 @@ def judge(mutant: Mutant, tree: Path, code: dict[str, str], limit: float, *, is_
 
 
 def table(groups: dict[str, list[Mutant]], verdicts: list[Verdict], equivalent: dict[str, str]) -> str:
-    """Counts by group and package, and below them what was not killed with the tests that ran."""
+    """Return counts by group and package, and below them what was not killed with the tests that ran."""
     last = {verdict.mutant: verdict for verdict in verdicts}
     before = {verdict.mutant for verdict in verdicts if verdict.verdict == "survived"}
     names = ("killed", "timeout", "near", "survived", "equivalent", "gone", "not run", "survived before")

@@ -63,7 +63,7 @@ class Filled:
 
 
 def measure(data: Path, tokenizer: Tokenizer) -> Iterator[Filled]:
-    """Every corpus, row length and way."""
+    """Yield the figures of every corpus, row length and way."""
     token_bytes = TokenBytes.of(tokenizer)
     for corpus in CORPORA:
         block = _block(tokenizer, [record["text"] for record in records(data, [corpus])])
@@ -114,7 +114,7 @@ def _block(tokenizer: Tokenizer, texts: list[str]) -> Block:
 
 
 def _first_fit(lengths: np.ndarray, row_length: int) -> tuple[int, float]:
-    """(rows, share of padding) of documents in their order, each rest into the first row that has room."""
+    """Return rows and share of padding of documents in their order, each rest in the first row that has room."""
     rows = int((lengths // row_length).sum()) + _bins_of_first_fit(lengths % row_length, row_length)
     return rows, 1 - int(lengths.sum()) / (rows * row_length)
 

@@ -23,7 +23,7 @@ TURNS = 3
 
 
 def measure(data: Path, peers: Path | None) -> Iterator[Row]:
-    """A row per tool."""
+    """Yield a row per tool."""
     pythons = {OURS: Path(sys.executable), "datatrove": python_of(peers, "datatrove")}
     program = PROJECT / "benchmarks" / "peers" / "read.py"
     with tempfile.TemporaryDirectory() as scratch:
@@ -38,7 +38,7 @@ def measure(data: Path, peers: Path | None) -> Iterator[Row]:
 
 
 def write_lines(target: Path, data: Path) -> tuple[int, int]:
-    """zstd jsonl of real documents in random order, each time with another id; (bytes, documents)."""
+    """Write zstd jsonl of real documents in random order, each time with another id; return (bytes, documents)."""
     packed = [(data / name / "part-000.jsonl.gz").read_bytes() for name in CORPORA]
     lines = [line for raw in packed for line in gzip.decompress(raw).splitlines(keepends=True)]
     random.Random(0).shuffle(lines)

@@ -38,7 +38,7 @@ RATE = "train.schedule.peak_lr"
 
 
 def searched(root: Path, sampler: str, rungs: int, seed: int, trials: int) -> dict[str, Any]:
-    """What `bessemer study search` found."""
+    """Run `bessemer study search`, again where the machine fails; return what it found."""
     name = f"{sampler}-{rungs}-{seed}"
     table = root / f"{name}.toml"
     root.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def searched(root: Path, sampler: str, rungs: int, seed: int, trials: int) -> di
 
 
 def cost(found: dict[str, Any]) -> float:
-    """Whole trainings that its trials cost together."""
+    """Return how many whole trainings its trials cost together."""
     return sum(line["share"] for line in found["lines"])
 
 

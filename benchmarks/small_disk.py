@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def mounted(disk: Path, size: int) -> bool:
-    """Whether `disk` is a file system of `size` bytes, made and mounted here where that is allowed."""
+    """Mount a file system of `size` bytes at `disk`, if there is none; return whether there is one now."""
     if os.path.ismount(disk):
         return True
     image = disk.with_suffix(".img")

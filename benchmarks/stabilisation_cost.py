@@ -50,7 +50,7 @@ class Variant:
     made: int = 0
 
     def step(self, batch: CausalBatch) -> float:
-        """Seconds of processor time, all threads together."""
+        """Make a step; return its seconds of processor time, all threads together."""
         with contextlib.ExitStack() as without:
             if THERMOMETERS not in self.parts:
                 without.enter_context(_nothing_read())
@@ -68,7 +68,7 @@ class Variant:
 
 @contextlib.contextmanager
 def _nothing_read() -> Iterator[None]:
-    """Thermometers that look at nothing."""
+    """Read no thermometers within this block."""
     nothing = torch.zeros(2)
     places = ("model.nn.gpt.activation_range", "model.objectives.cross_entropy.activation_range")
     with contextlib.ExitStack() as patches:
@@ -80,7 +80,7 @@ def _nothing_read() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _narrow() -> Iterator[None]:
-    """The residual stream, and with it every norm, and the softmax in bfloat16."""
+    """Compute the residual stream, and with it every norm, and the softmax in bfloat16 within this block."""
     enter, log_softmax = GPT.enter, torch.log_softmax
 
     def narrow(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:

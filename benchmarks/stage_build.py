@@ -25,7 +25,7 @@ WORKERS = {"sample": "workers", "clean": "workers", "dedup": "threads", "deconta
 
 
 def build(stage: str, context: RunContext, parent: Path, settings: dict[str, Any]) -> Artifact:
-    """The stage's artifact under `context`."""
+    """Build the stage's artifact under `context`."""
     if stage == "sample":
         from tasks.sample.config import SampleConfig
         from tasks.sample.stage import build_sample

@@ -70,7 +70,7 @@ class Row:
 
 
 def texts_of(data: Path, corpora: tuple[str, ...], most_bytes: int) -> list[str]:
-    """About `most_bytes` of documents, a share of each corpus; those with U+2581, where ours differs, are left out."""
+    """Return about `most_bytes` of documents, a share of each corpus, none with U+2581, where ours differs."""
     chosen: list[str] = []
     for corpus in corpora:
         room = most_bytes // len(corpora)
@@ -84,12 +84,12 @@ def texts_of(data: Path, corpora: tuple[str, ...], most_bytes: int) -> list[str]
 
 
 def mistral(data: Path) -> bytes:
-    """A released BPE base of 32,000 pieces, with a blank before texts."""
+    """Read a released BPE base of 32,000 pieces, with a blank before texts."""
     return (data / "tokenizers" / "mistral_v1_32k.model").read_bytes()
 
 
 def mistral_extended(data: Path) -> bytes:
-    """The same with 8,000 rows for Chinese and 4,000 for Russian."""
+    """Extend the same by 8,000 rows for Chinese and 4,000 for Russian."""
     model = mistral(data)
     for name, language, rows in (("zh", "Chinese", 8000), ("ru", "Russian", 4000)):
         texts = texts_of(data, TEXTS[language], 2 * TRAINING_BYTES)
@@ -100,7 +100,7 @@ def mistral_extended(data: Path) -> bytes:
 
 
 def unigram(data: Path) -> bytes:
-    """Unigram, 16,000 pieces, trained on all five kinds of text."""
+    """Train a Unigram vocabulary of 16,000 pieces on all five kinds of text."""
     texts = [text for corpora in TEXTS.values() for text in texts_of(data, corpora, TRAINING_BYTES)]
     return train_sentencepiece(texts, VocabConfig(vocab_size=16_000, model_type="unigram"))
 
@@ -113,7 +113,7 @@ VOCABULARIES: dict[str, Callable[[Path], bytes]] = {
 
 
 def compare(model: bytes, texts: list[str], threads: int) -> Iterator[tuple[str, float, int]]:
-    """(tool, seconds of its best turn, documents with other ids) of each tool."""
+    """Yield (tool, seconds of its best turn, documents with other ids) of each tool."""
     column = pa.array(texts, pa.large_string())
     parts = _parts(column, threads)
     encoder = Encoder(model)
@@ -154,7 +154,7 @@ def compare(model: bytes, texts: list[str], threads: int) -> Iterator[tuple[str,
 
 
 def _parts(column: pa.Array, threads: int) -> list[pa.Array]:
-    """Slices of about equal bytes, four a thread."""
+    """Return slices of about equal bytes, four a thread."""
     ends = np.cumsum([len(text.as_py().encode()) for text in column])
     borders = np.searchsorted(ends, np.linspace(0, ends[-1], 4 * threads + 1))
     borders[-1] = len(column)
@@ -166,7 +166,7 @@ def _rows(encoded: Any) -> Iterator[np.ndarray]:
 
 
 def measure(options: Namespace) -> Iterator[Row]:
-    """A row per vocabulary, text and tool, with the threads that this process was started for."""
+    """Yield a row per vocabulary, text and tool, with the threads that this process was started for."""
     threads = int(options.threads)
     for vocabulary in options.vocabularies.split(","):
         model = (options.models / f"{vocabulary}.model").read_bytes()

@@ -118,7 +118,7 @@ class Course:
 
 
 def prepare(folder: Path, size: str, context: int, rows: int) -> Course:
-    """First weights in both formats, and random rows that repeat a few patterns: there is something to learn."""
+    """Write first weights in both formats, and random rows that repeat a few patterns: there is something to learn."""
     config = SIZES[size](context)
     network = make_network(config).initialise(1)
     for name in ("ours", "transformers"):
@@ -144,7 +144,7 @@ def run(contender: Contender, setting: Setting, peers: Path) -> dict[str, Any]:
 
 
 def race(contenders: Sequence[Contender], setting: Setting, peers: Path, turns: int, console: Console) -> list[Any]:
-    """The best of each contender's turns."""
+    """Return the best of each contender's turns."""
     races: list[list[dict[str, Any]]] = [[] for _ in contenders]
     for turn in range(turns):
         for results, contender in zip(races, contenders, strict=True):
@@ -154,7 +154,7 @@ def race(contenders: Sequence[Contender], setting: Setting, peers: Path, turns: 
 
 
 def parity(results: Sequence[dict[str, Any]], dtype: str) -> str:
-    """Whether the first losses of all are those of the first, in words."""
+    """Return in words whether the first losses of all are those of the first."""
     first = np.array(results[0]["losses"][:FIRST_LOSSES])
     apart = max(float(np.abs(np.array(one["losses"][:FIRST_LOSSES]) - first).max()) for one in results)
     verdict = "agree" if apart <= AGREEMENT[dtype] else "PART"
@@ -162,7 +162,7 @@ def parity(results: Sequence[dict[str, Any]], dtype: str) -> str:
 
 
 def asked(arguments: Sequence[str] | None = None) -> Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, default=Path(".peers"), help="where install.sh made the environments")
     parser.add_argument("--json", type=Path, help="write all figures there")
@@ -178,7 +178,7 @@ def asked(arguments: Sequence[str] | None = None) -> Namespace:
 
 
 def main() -> None:
-    """The race, and a GPT's ladder."""
+    """Run the race, and a GPT's ladder; print their tables."""
     options, console = asked(), Console(width=140)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -228,7 +228,7 @@ def main() -> None:
 
 
 def climbed(ladder: Sequence[dict[str, Any]], rate: Callable[[dict[str, Any]], float]) -> Table:
-    """The ladder's table."""
+    """Return the ladder's table."""
     table = Table("the ladder", "tokens/s", "beside the rung before", "beside the first", box=None)
     for number, (rung, result) in enumerate(zip(RUNGS, ladder, strict=True)):
         before = ladder[max(number - 1, 0)]

@@ -64,7 +64,7 @@ def options(
         str | None, typer.Option(metavar="PATH", help="Root for the command that follows; also taken behind it.")
     ] = None,
 ) -> None:
-    """Options of `bessemer` itself; `CommandGroup` hands `--root` on to the command."""
+    """Take the options of `bessemer` itself; `CommandGroup` hands `--root` on to the command."""
 
 
 def main() -> None:

@@ -209,7 +209,7 @@ def _commands(app: Typer) -> Iterator[str]:
 
 
 def _inner(command: Any) -> list[tuple[str, Any]]:
-    """The commands below one, by name."""
+    """Return the commands below one, by name."""
     return list(command.commands.items()) if isinstance(command, TyperGroup) else []
 
 
@@ -243,7 +243,7 @@ def _option(option: Any) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    """The help as Markdown: text after the mark of a block that is not to be filled keeps its lines."""
+    """Return the help as Markdown: text after the mark of a block that is not to be filled keeps its lines."""
     return "\n\n".join(
         textwrap.indent(textwrap.dedent(part.lstrip("\b\n")), "    ")
         if part.startswith("\b")

@@ -94,7 +94,7 @@ def main() -> int:
 
 
 def plan(kinds: list[str], faults: int, seed: int) -> Iterator[str]:
-    """Kinds in shuffled rounds, so that each comes as often as the others."""
+    """Yield `faults` kinds in shuffled rounds, so that each comes as often as the others."""
     chance = random.Random(f"{seed}: kinds")
     while faults > 0:
         chance.shuffle(kinds)
@@ -120,7 +120,7 @@ def inject(world: World, kinds: list[str], first: int, seed: int) -> Iterator[In
 
 
 def bring(world: World, number: int, kind: str, fault: Fault, chance: random.Random) -> Injected:
-    """One fault, to recovery."""
+    """Bring about one fault and wait for recovery; raise SystemExit where training does not go on."""
     step, starts = world.step(), len(world.starts())
     began = time.monotonic()
     done = fault.bring(world, chance)
@@ -141,7 +141,7 @@ def bring(world: World, number: int, kind: str, fault: Fault, chance: random.Ran
 
 
 def wait_for_steps(world: World, steps: int, chance: random.Random) -> None:
-    """Until so many new steps are made, and a part of one."""
+    """Wait for `steps` new steps and up to 0.5 s more; raise SystemExit where training does not make them."""
     began, first = time.monotonic(), 0
     while True:
         if world.code() is not None or time.monotonic() - began > SECONDS_TO_RECOVER:
@@ -204,7 +204,7 @@ def print_table(done: list[Injected]) -> None:
 
 
 def verdict(undisturbed: World, disturbed: World) -> int:
-    """Compare what both ended with."""
+    """Print whether the results of both have the same bytes; return 0 if all have, else 1."""
     expected, found = undisturbed.results(), disturbed.results()
     same = {name: name in found and found[name].read_bytes() == path.read_bytes() for name, path in expected.items()}
     for name, is_same in same.items():

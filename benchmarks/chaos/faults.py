@@ -40,7 +40,7 @@ class Fault:
 
 
 def wait_for(true: Callable[[], bool], what: str, seconds: float = SECONDS_TO_COME) -> None:
-    """Look again and again; NoChance where it does not come."""
+    """Wait until `true()` holds; raise NoChance where it does not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:
@@ -49,7 +49,7 @@ def wait_for(true: Callable[[], bool], what: str, seconds: float = SECONDS_TO_CO
 
 
 def kill(pid: int | None, number: int) -> None:
-    """Send a signal; NoChance where nobody is there to get it."""
+    """Send a signal to a process; raise NoChance where it is not there."""
     if pid is None:
         raise NoChance("the process is not there")
     try:
@@ -59,7 +59,7 @@ def kill(pid: int | None, number: int) -> None:
 
 
 def a_rank(world: World, chance: random.Random) -> tuple[int, int]:
-    """Number and process id of one."""
+    """Draw a rank; return its number and process id, or raise NoChance where none runs."""
     ranks = world.processes().ranks
     if not ranks:
         raise NoChance("no rank is there")
@@ -68,7 +68,7 @@ def a_rank(world: World, chance: random.Random) -> tuple[int, int]:
 
 
 def send_rank(number: signal.Signals) -> Callable[[World, random.Random], str]:
-    """A signal to one rank."""
+    """Return a fault that sends a signal to a drawn rank."""
 
     def bring(world: World, chance: random.Random) -> str:
         rank, pid = a_rank(world, chance)
@@ -79,7 +79,7 @@ def send_rank(number: signal.Signals) -> Callable[[World, random.Random], str]:
 
 
 def send(who: Callable[[Processes], int | None], name: str, number: signal.Signals) -> Callable[..., str]:
-    """A signal to another process."""
+    """Return a fault that sends a signal to the process that `who` finds."""
 
     def bring(world: World, chance: random.Random) -> str:
         del chance
@@ -90,7 +90,7 @@ def send(who: Callable[[Processes], int | None], name: str, number: signal.Signa
 
 
 def kill_all_ranks(world: World, chance: random.Random) -> str:
-    """As a machine does that loses its power."""
+    """Kill all ranks, as a loss of power does."""
     del chance
     for pid in world.processes().ranks:
         kill(pid, signal.SIGKILL)
@@ -98,7 +98,7 @@ def kill_all_ranks(world: World, chance: random.Random) -> str:
 
 
 def kill_in_save(world: World, chance: random.Random) -> str:
-    """Within the writing of a checkpoint, some way into it."""
+    """Kill a rank up to 0.3 s after the writing of a checkpoint has begun."""
     wait_for(lambda: not world.is_saving(), "the end of a checkpoint")
     wait_for(world.is_saving, "a checkpoint")
     time.sleep(chance.uniform(0, 0.3))
@@ -109,7 +109,7 @@ def kill_in_save(world: World, chance: random.Random) -> str:
 
 
 def kill_in_exchange(world: World, chance: random.Random) -> str:
-    """While the others wait for it in a sum over all ranks."""
+    """Kill a rank while some rank waits in a sum over all ranks."""
     rank, pid = a_rank(world, chance)
     wait_for(lambda: any(beat.waiting for beat in world.beats()), "a rank that waits")
     kill(pid, signal.SIGKILL)
@@ -117,7 +117,7 @@ def kill_in_exchange(world: World, chance: random.Random) -> str:
 
 
 def kill_while_starting(world: World, chance: random.Random) -> str:
-    """Once while it trains, and again before it does."""
+    """Kill a rank, and one again shortly after the restart, before its first step or after it."""
     rank, pid = a_rank(world, chance)
     starts = len(world.starts())
     kill(pid, signal.SIGKILL)
@@ -131,7 +131,7 @@ def kill_while_starting(world: World, chance: random.Random) -> str:
 
 
 def slow(world: World, chance: random.Random) -> str:
-    """A rank that runs for a twentieth of a second, and is then stopped for five, until it is reported."""
+    """Stop a rank for 0.25 s after every 0.05 s that it runs, until it is reported as slow."""
     rank, pid = a_rank(world, chance)
     reported, deadline = world.count("slow_rank"), time.monotonic() + SECONDS_TO_COME
     while world.count("slow_rank") == reported:
@@ -145,7 +145,7 @@ def slow(world: World, chance: random.Random) -> str:
 
 
 def pause_supervisor(world: World, chance: random.Random) -> str:
-    """For some seconds, as a machine does that swaps or is moved."""
+    """Stop the supervisor for 1 to 5 s, as happens on a machine that swaps or is moved."""
     supervisor = world.processes().supervisor
     seconds = chance.uniform(1, 5)
     kill(supervisor, signal.SIGSTOP)
@@ -155,7 +155,7 @@ def pause_supervisor(world: World, chance: random.Random) -> str:
 
 
 def no_memory(world: World, chance: random.Random) -> str:
-    """A rank that gets no more memory than it has."""
+    """Allow a rank no more memory than it has, and wait for its end and a new start."""
     rank, pid = a_rank(world, chance)
     starts = len(world.starts())
     with suppress(ProcessLookupError):
@@ -166,7 +166,7 @@ def no_memory(world: World, chance: random.Random) -> str:
 
 
 def full_disk(world: World, chance: random.Random) -> str:
-    """Full until something has failed for want of room, and some seconds more."""
+    """Fill the disk until a rank ends for want of room, and 2 to 6 s more; wait for a restart."""
     ballast, starts = world.disk / "ballast", len(world.starts())
     restarts = world.count("restart")
     rank_gone = set(world.processes().ranks)
@@ -184,14 +184,14 @@ def full_disk(world: World, chance: random.Random) -> str:
 
 
 def _damaged(world: World, chance: random.Random) -> Path:
-    """A file of the newest checkpoint, where there is another to go back to."""
+    """Draw a file of the newest checkpoint, once there is another to go back to; return its path."""
     wait_for(lambda: len(world.checkpoints()) > 1 and not world.is_saving(), "two checkpoints")
     files = [path for path in world.checkpoints()[-1].iterdir() if path.stat().st_size > 1]
     return chance.choice(sorted(files))
 
 
 def torn(world: World, chance: random.Random) -> str:
-    """The newest checkpoint loses the end of a file, and all ranks their lives."""
+    """Cut a file of the newest checkpoint short, and kill all ranks."""
     file = _damaged(world, chance)
     size = file.stat().st_size
     os.truncate(file, chance.randrange(size))
@@ -200,7 +200,7 @@ def torn(world: World, chance: random.Random) -> str:
 
 
 def flipped(world: World, chance: random.Random) -> str:
-    """One bit of the newest checkpoint is another, and all ranks lose their lives."""
+    """Flip a bit in a file of the newest checkpoint, and kill all ranks."""
     file = _damaged(world, chance)
     place = chance.randrange(file.stat().st_size)
     with file.open("r+b") as stream:

@@ -21,7 +21,7 @@ from tasks.train.launcher import run_trainer
 
 
 def task(run_file: Path, log: Path) -> int:
-    """The launcher of the train stage, with the task's retries."""
+    """Run the launcher of the train stage with the task's retries; return the exit code."""
     run = TrainerRun.model_validate_json(run_file.read_text())
     for delay in [*RETRY_DELAYS, None]:
         try:
@@ -47,12 +47,12 @@ def task(run_file: Path, log: Path) -> int:
 
 
 def automation(run_file: Path, log: Path) -> int:
-    """The task, until it is done."""
+    """Run the task until it is done, as `again` does; return its exit code."""
     return again([sys.executable, __file__, "task", str(run_file), str(log)], str(os.getpid()))
 
 
 def again(command: list[str], *parent: str) -> int:
-    """Runs a command again where it failed for the machine's sake or was killed; returns what it ended with else."""
+    """Run a command, and again while it fails for the machine's sake or is killed; return its last exit code."""
     while True:
         code = subprocess.run([*command, *parent], check=False).returncode
         if code != Infra.exit_code and code >= 0:
@@ -60,7 +60,7 @@ def again(command: list[str], *parent: str) -> int:
 
 
 def main(which: str, *arguments: str) -> int:
-    """One of the three; each ends with the process that started it."""
+    """Run one of the three, to be killed when the process that started it ends; return the exit code."""
     parent, rest = (arguments[0], arguments[1:]) if which == "flow" else (arguments[-1], arguments[:-1])
     die_with_parent(signal.SIGKILL, parent=int(parent))
     if which == "flow":

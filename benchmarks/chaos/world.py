@@ -35,7 +35,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def write_rows(folder: Path, steps: int) -> tuple[Path, Path]:
-    """SEQUENCES in which a token follows from the one before, most of the time, and an ORDER for so many steps."""
+    """Write SEQUENCES in which most tokens follow from the one before, and an ORDER for `steps` steps; return paths."""
     random = np.random.default_rng(11)
     tokens = np.empty((ROWS, CONTEXT + 1), np.int64)
     tokens[:, 0] = random.integers(4, VOCABULARY, ROWS)
@@ -99,7 +99,7 @@ class World:
         return log.read_bytes() if log.exists() else b""
 
     def results(self) -> dict[str, Path]:
-        """What is compared in the end: the result, and the optimizer of the last checkpoint."""
+        """Return by name the files to compare in the end: the result, and the optimizer of the last checkpoint."""
         names = ("model.safetensors", "model.json", "metrics.arrow", "steps.arrow")
         moments = list(self.checkpoints()[-1].glob("optimizer*"))
         return {path.name: path for path in [*(self.out / "result" / name for name in names), *moments]}
@@ -131,7 +131,7 @@ class World:
         self.run_file.write_text(run.model_dump_json(indent=1))
 
     def command(self) -> list[str]:
-        """What is started, and starts again what is killed."""
+        """Return the arguments of `launch.py`, which runs the training and starts again what is killed."""
         return ["automation", str(self.run_file), str(self.folder / "train.log"), str(os.getpid())]
 
     def start(self) -> None:
@@ -157,11 +157,11 @@ class World:
             subprocess.run(["umount", "--lazy", str(self.disk)], check=True)
 
     def code(self) -> int | None:
-        """What the training ended with; None while it runs."""
+        """Return the exit code of the training, None while it runs."""
         return None if self._automation is None else self._automation.poll()
 
     def processes(self) -> Processes:
-        """Found in /proc, below the automation."""
+        """Find the processes below the automation in /proc."""
         launcher, supervisor, ranks, server = None, None, [], None
         for pid in _descendants(self._automation.pid) if self._automation is not None else []:
             words = _command(pid)
@@ -176,7 +176,7 @@ class World:
         return Processes(launcher, supervisor, [pid for _, pid in sorted(ranks)], server)
 
     def beats(self) -> list[Beat]:
-        """What the ranks that train show of themselves."""
+        """Return the heartbeats of the ranks that train."""
         try:
             files = sorted(self.out.glob("ranks-*/rank-*.beat"))
         except FileNotFoundError:  # The folder of a start goes with it, perhaps while it is looked through.
@@ -184,11 +184,11 @@ class World:
         return [beat for beat in map(read_beat, files) if beat is not None]
 
     def step(self) -> int:
-        """Steps that are made, where ranks train."""
+        """Return the number of steps that are made, 0 where no rank trains."""
         return max((beat.step for beat in self.beats()), default=0)
 
     def starts(self) -> list[int]:
-        """Steps from which ranks have trained, in order."""
+        """Return the steps from which ranks have trained, in order."""
         lines = [line for line in self.logs().split(b"\n") if line.startswith(b'{"kind": "start"')]
         return [json.loads(line)["step"] for line in lines]
 
@@ -197,11 +197,11 @@ class World:
         return self.logs().count(f'"event": "{event}"'.encode())
 
     def checkpoints(self) -> list[Path]:
-        """Return the complete ones, oldest first."""
+        """Return the folders of the complete checkpoints, oldest first."""
         return sorted(path.parent for path in (self.out / "checkpoints").glob("step-*/COMPLETE"))
 
     def is_saving(self) -> bool:
-        """Whether a checkpoint is being written."""
+        """Return whether a checkpoint is being written."""
         return any((self.out / "checkpoints").glob("tmp-0*"))
 
 
@@ -235,23 +235,23 @@ class FlowWorld(World):
         return max((self.folder / "root" / "work").glob("*/scratch/train"), default=self.folder / "root" / "none")
 
     def logs(self) -> bytes:
-        """Of all runs, in their order."""
+        """Return the training logs of all runs, in their order."""
         return b"".join(log.read_bytes() for log in sorted((self.folder / "root" / "runs").glob("*/train.log")))
 
     def results(self) -> dict[str, Path]:
-        """The artifact's own files."""
+        """Return the artifact's own files by name."""
         names = ("model.safetensors", "model.json", "metrics.arrow", "steps.arrow")
         (artifact,) = (self.folder / "root" / "artifacts" / "train").glob("*")
         return {name: artifact / name for name in names}
 
     def prepare(self) -> None:
-        """The stages before training, to which nothing is done."""
+        """Run the stages before training, to which no fault is done."""
         path = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [*self._flow, "--until", "chunk"]
         subprocess.run(command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": path}, check=True, capture_output=True)
 
     def command(self) -> list[str]:
-        """The flow, and its automation."""
+        """Return the arguments of `launch.py`, which runs the flow and starts it again where it is killed."""
         return ["flow", str(os.getpid()), *self._flow, "--until", "train"]
 
 

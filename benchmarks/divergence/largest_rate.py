@@ -96,7 +96,7 @@ def _carried_out(work: tuple[Path, int, str, float, int]) -> Line:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """In Markdown: the median held-out loss of each variant and rate, and the largest rate at which each trains."""
+    """Return in Markdown the median held-out loss of each variant and rate, and the largest rate at which it trains."""
     medians = _medians(lines)
     rows = ["| | " + " | ".join(f"{rate:g}" for rate in RATES) + " | largest |", "|---" * (len(RATES) + 2) + "|"]
     for variant in VARIANTS:
@@ -108,7 +108,7 @@ def table(lines: Sequence[Line]) -> str:
 
 
 def _medians(lines: Sequence[Line]) -> dict[tuple[str, float], float]:
-    """By variant and rate; a run that ended early, or whose loss is no number, counts as infinite."""
+    """Return medians by variant and rate; a run that ended early, or whose loss is no number, counts as infinite."""
     losses: dict[tuple[str, float], list[float]] = {}
     for line in lines:
         loss = float("inf") if line["loss"] is None else line["loss"]

@@ -38,8 +38,8 @@ class Setting:
 
 
 def carry_out(folder: Path, setting: Setting, provocation: Provocation | None, clean: Path | None) -> dict[str, Any]:
-    """Held-out loss in nats (None where the run ended early or gives none), signs of trouble with their steps, ways
-    back, seconds.
+    """Train one run in `folder`; return how it ended: held-out loss in nats (None where the run ended early or gives
+    none), signs of trouble with their steps, rollbacks, seconds.
 
     A provoked run goes on from what `clean`, the same one without, had made before. It is written to `folder`.
     """
@@ -75,7 +75,7 @@ def carry_out(folder: Path, setting: Setting, provocation: Provocation | None, c
 
 
 def held_out_loss(folder: Path, tokens: np.ndarray) -> float | None:
-    """Mean nats per token; None where it is no number."""
+    """Return the mean loss in nats per token, None where it is no number."""
     network: Any = load_model(folder)
     rows = torch.from_numpy(tokens)
     with torch.inference_mode():

@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def run_seed(seed: int, steps: int, folder: Path, deadline: float) -> None:
-    """All cases of a seed that have no line yet, until the deadline."""
+    """Carry out all cases of a seed that have no line yet, until the deadline."""
     import torch
     from one_run import Setting, carry_out
     from provocations import Provocation
@@ -77,7 +77,7 @@ def run_seed(seed: int, steps: int, folder: Path, deadline: float) -> None:
 
 
 def cases() -> Iterator[tuple[str, bool, str]]:
-    """Kind, whether guarded, and type: clean runs before those that go on from them."""
+    """Yield kind, whether guarded, and type of each case: clean runs before those that go on from them."""
     for dtype in ("float32", "float16"):
         for guarded in (True, False):
             yield CLEAN, guarded, dtype
@@ -94,7 +94,7 @@ def read_lines(folder: Path, seed: int) -> list[Line]:
 
 
 def table(lines: list[Line], seeds: int) -> tuple[str, bool]:
-    """The table in Markdown, and whether all is done and every goal reached."""
+    """Return the table in Markdown, and whether all is done and every goal reached."""
     clean = {(line["seed"], line["dtype"]): line for line in lines if line["kind"] == CLEAN and line["guarded"]}
     rows, reached = [], True
     for kind in KINDS:
@@ -126,7 +126,7 @@ def table(lines: list[Line], seeds: int) -> tuple[str, bool]:
 
 
 def _of(lines: list[Line], clean: dict[tuple[int, str], Line], kind: str, *, guarded: bool) -> list[float | None]:
-    """By how much each run of a kind ended worse than the clean one of its seed; None where it ended early."""
+    """Return the share by which each run of a kind ended worse than its seed's clean one, None where it ended early."""
     found: list[float | None] = []
     for line in lines:
         reference = clean.get((line["seed"], line["dtype"]))
@@ -141,7 +141,7 @@ def _first_sign(line: Line) -> int | None:
 
 @functools.cache
 def _code() -> str:
-    """Of the trainer and of this proof."""
+    """Return the digest of the code of the trainer and of this proof."""
     own = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     return digest_bytes(code_digest().encode() + own)
 

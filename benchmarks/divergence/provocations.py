@@ -47,7 +47,7 @@ class Provoked:
         return getattr(self._engine, name)
 
     def begin(self, batch: Any, pace: StepSchedule, loss_scale: float = 1.0) -> None:
-        """As the engine's, but for what happens to it."""
+        """Begin a step as the engine does, with what the provocation does to it."""
         since, kind = self._step - self._provocation.begin, self._provocation.kind
         self._step += 1
         weight = self._engine.network.blocks[0].mlp_in.weight
@@ -75,7 +75,7 @@ class Provoked:
 
 
 def provoking(provocation: Provocation | None) -> Callable[[TrainerRun, Network, Ranks], Engine]:
-    """`make_engine` that provokes in the first attempt of a run."""
+    """Return a `make_engine` that provokes in the first attempt of a run."""
 
     def make(run: TrainerRun, network: Network, ranks: Ranks) -> Any:
         engine = make_engine(run, network, ranks)

@@ -19,7 +19,8 @@ BATCH_ROWS = 16
 
 
 def write_rows(folder: Path, rows: int) -> tuple[Path, Path, np.ndarray]:
-    """SEQUENCES and an ORDER that reads each of `rows` rows once, and tokens i64[HELD_OUT_ROWS, ROW] kept out."""
+    """Write SEQUENCES and an ORDER that reads each of `rows` rows once, where they are missing; return their paths and
+    tokens i64[HELD_OUT_ROWS, ROW] kept out."""
     sequences, order = folder / "rows.arrow", folder / "order.arrow"
     wanted = (rows + HELD_OUT_ROWS) * ROW
     text = b""
@@ -45,7 +46,7 @@ def write_rows(folder: Path, rows: int) -> tuple[Path, Path, np.ndarray]:
 
 
 def byte_level_run(text: Path, steps: int, out: Path, layers: int, train: dict[str, Any]) -> TrainerRun:
-    """A GPT of width 64 over the rows in `text`, each read once in so many steps; `train` are its settings besides."""
+    """Return a run of a GPT of width 64 that reads each row in `text` once in `steps` steps; `train`: more settings."""
     sequences, order, _ = write_rows(text, steps * BATCH_ROWS)
     sizes = {"batch_rows": BATCH_ROWS, "micro_batch_rows": BATCH_ROWS, "threads": 1}
     return TrainerRun(

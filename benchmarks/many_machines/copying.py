@@ -6,6 +6,6 @@ from tasks.artifacts.tables.map_parts import PartResult
 
 
 def copy_part(table: pa.Table, index: int) -> PartResult:
-    """The part as it is."""
+    """Return the part as it is."""
     del index
     return PartResult({"documents": table})

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def made(root: Path, parts: int) -> Artifact:
-    """An artifact of small parts, without the care of a real one."""
+    """Build an artifact of `parts` parts of one document each, all in one unit."""
     digest = blake3.blake3(b"ingot").digest(length=16)
     row = {"doc_id": digest, "piece": 0, "source": "ore", "lang": "en", "text": "ingot", "text_digest": digest}
     table = pa.Table.from_pylist([{**row, "origin": {"path": "a", "record": 0, "byte": 0}, "meta": None}], DOCUMENTS)
@@ -68,7 +68,7 @@ def made(root: Path, parts: int) -> Artifact:
 
 
 def measured(root: Path, documents: Artifact, executor: str, address: str) -> dict[str, float]:
-    """Seconds of processor time by who spent it."""
+    """Copy all parts by an executor; return seconds of processor time by who spent it."""
     machines = Machines(executor=executor, address=address if executor == "dask" else None)  # pyright: ignore[reportArgumentType]
     spent = {"driver": -time.process_time(), "scheduler": 0.0, "workers": 0.0}
     idle = {who: cpu(root, begins) for who, begins in (("scheduler", "scheduler"), ("workers", "worker-"))}

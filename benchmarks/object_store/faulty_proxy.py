@@ -42,7 +42,7 @@ class FaultyProxy:
         self._requests = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection of a client."""
+        """Serve one connection of a client."""
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
             await self._serve(reader, writer)
         writer.close()
@@ -115,14 +115,14 @@ class FaultyProxy:
 
 
 def _refused(status: bytes, code: bytes, with_body: bool) -> bytes:
-    """An answer of S3 without the request's success; that to a HEAD has no body, and so no code."""
+    """Return S3's answer to a refused request; that to a HEAD has no body, and so no code."""
     body = b"<Error><Code>" + code + b"</Code><Message>no</Message></Error>" if with_body else b""
     head = b"HTTP/1.1 " + status + b"\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n" % len(body)
     return head + b"Connection: close" + _HEAD_END + body
 
 
 async def _message(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:
-    """The head of a request and its body as it came."""
+    """Read a request; return its head, and its body as it came."""
     head = await reader.readuntil(_HEAD_END)
     fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:] if b":" in line)
     if b"expect" in fields:

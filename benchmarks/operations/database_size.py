@@ -19,7 +19,7 @@ TABLES_SHOWN = 8
 
 
 def sqlite_sizes(path: Path) -> dict[str, int]:
-    """Bytes of each table with its indexes, from the pages that they take."""
+    """Return the bytes of each table with its indexes, from the pages that they take."""
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
         owners = dict(connection.execute("SELECT name, tbl_name FROM sqlite_master"))
         sizes: dict[str, int] = {}
@@ -30,7 +30,7 @@ def sqlite_sizes(path: Path) -> dict[str, int]:
 
 
 def postgresql_sizes(address: str) -> dict[str, int]:
-    """Bytes of each table with its indexes and long values."""
+    """Return the bytes of each table with its indexes and long values."""
     found = _ask(address, "SELECT json_object_agg(relname, pg_total_relation_size(relid)) FROM pg_stat_user_tables")
     return json.loads(found)
 

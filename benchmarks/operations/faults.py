@@ -53,7 +53,7 @@ def flow_asked_to_stop(world: World, deployed: DeployedRun, chance: random.Rando
 
 
 def flow_sleeps(world: World, deployed: DeployedRun, chance: random.Random) -> str:
-    """It and its trainers, as a machine does that is suspended, until it was given up, and then it wakes up."""
+    """Stop the flow and its trainers, as a suspended machine does, and let them go on after another run was made."""
     del chance
     sleeping = _family(_engine(world, deployed))
     before = len(world.runs(deployed))
@@ -154,7 +154,7 @@ def supervisor_killed(world: World, deployed: DeployedRun, chance: random.Random
 
 
 def disk_full(world: World, deployed: DeployedRun, chance: random.Random) -> str:
-    """Full to the last block for some seconds: what is written fails, and so does a record of that."""
+    """Fill the disk to the last block for 5 to 20 s: what is written fails, and so does a record of that."""
     del deployed
     seconds = chance.uniform(5, 20)
     ballast = world.disk / "ballast"
@@ -173,7 +173,7 @@ def disk_full(world: World, deployed: DeployedRun, chance: random.Random) -> str
 
 
 def clock_set(world: World, deployed: DeployedRun, chance: random.Random) -> str:
-    """Of server, worker, flow and trainer at once, and it stays."""
+    """Set the clock of server, worker, flow and trainer at once, and leave it so."""
     del deployed
     seconds = chance.choice((-7200, -600, -60, 60, 600, 7200))
     world.set_clock(world.clock_offset() + seconds)
@@ -181,7 +181,7 @@ def clock_set(world: World, deployed: DeployedRun, chance: random.Random) -> str
 
 
 def cancelled(world: World, deployed: DeployedRun, chance: random.Random) -> str:
-    """As a person does in the UI, who then runs the deployment again."""
+    """Cancel the run, as a person does in the UI, and run the deployment again."""
     del chance
     run = world.runs(deployed)[-1]["id"]
     world.cancel(run)
@@ -195,7 +195,7 @@ def cancelled(world: World, deployed: DeployedRun, chance: random.Random) -> str
 
 
 def power_lost(world: World, deployed: DeployedRun, chance: random.Random) -> str:
-    """Every process of the service, its database and its runs at once; then the machine starts."""
+    """Kill every process of the service, its database and its runs at once, and start the service again."""
     del chance
     gone = [*world.postgresql(), *world.engines(deployed), *world.processes_with(str(deployed.root))]
     gone += [psutil.Process(pid) for name in ("keeper", "server", "worker") if (pid := world.pid(name)) is not None]

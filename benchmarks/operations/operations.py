@@ -97,13 +97,13 @@ def main() -> int:
 
 
 def code_of_stages() -> str:
-    """Eight digits of the digest of the stages' code."""
+    """Return eight digits of the digest of the stages' code."""
     files = sorted(path for room in ("tasks", "model") for path in (PROJECT / room).rglob("*.py"))
     return blake3(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
 
 
 def plan(kinds: list[str], faults: int, seed: int) -> Iterator[str]:
-    """Kinds in shuffled rounds, so that each comes as often as the others."""
+    """Yield `faults` kinds in shuffled rounds, so that each comes as often as the others."""
     chance = random.Random(f"{seed}: kinds")
     kinds = list(kinds)
     while faults > 0:
@@ -113,7 +113,7 @@ def plan(kinds: list[str], faults: int, seed: int) -> Iterator[str]:
 
 
 def meet(world: World, number: int, kind: str, seed: int) -> Met:
-    """One fault in a run of its own, to the end of it; SystemExit where anything is not as it must be."""
+    """Bring about one fault in a run of its own and wait for the end; raise SystemExit where anything is wrong."""
     fault = FAULTS[kind]
     for attempt in range(TRIES):
         chance = random.Random(f"{seed}: {number}: {attempt}")
@@ -140,13 +140,13 @@ def meet(world: World, number: int, kind: str, seed: int) -> Met:
 
 
 def make_run(world: World, deployed: DeployedRun) -> None:
-    """Of a server that may have been hurt, and not answer yet."""
+    """Start a run on a server that may not answer yet; raise SystemExit where it takes none in SECONDS_TO_RECOVER."""
     if not wait_until(lambda: world.run(deployed), SECONDS_TO_RECOVER, every=1.0):
         raise SystemExit(f"{deployed.root}: the server takes no run within {SECONDS_TO_RECOVER:.0f} s")
 
 
 def wait_for_moment(world: World, deployed: DeployedRun, stage: str, chance: random.Random) -> tuple[str, int]:
-    """Until a drawn moment of the stage; returns the stage that is then under way, and the training's step."""
+    """Wait for a drawn moment of the stage; return the stage that is then under way, and the training's step."""
     if not wait_until(lambda: deployed.is_under_way(stage) or ended(world, deployed), SECONDS_TO_BEGIN, every=0.02):
         raise SystemExit(f"{deployed.root}: {stage} did not begin within {SECONDS_TO_BEGIN:.0f} s")
     if stage == "train":
@@ -159,13 +159,13 @@ def wait_for_moment(world: World, deployed: DeployedRun, stage: str, chance: ran
 
 
 def ended(world: World, deployed: DeployedRun) -> bool:
-    """Whether one of its flow runs is Completed and none is under way."""
+    """Return whether one of its flow runs is Completed and none is under way."""
     states = [run["state"]["type"] for run in world.runs(deployed)]
     return "COMPLETED" in states and set(states) <= TERMINAL
 
 
 def settle(world: World, deployed: DeployedRun, kind: str) -> None:
-    """Wait until it is done, on the server too."""
+    """Wait until the run is done, on the server too; raise SystemExit where it is not in SECONDS_TO_RECOVER."""
     if not wait_until(lambda: ended(world, deployed), SECONDS_TO_RECOVER, every=1.0):
         raise SystemExit(
             f"{kind}, {deployed.root}: not at its end after {SECONDS_TO_RECOVER:.0f} s: {state(world, deployed)}"
@@ -173,7 +173,7 @@ def settle(world: World, deployed: DeployedRun, kind: str) -> None:
 
 
 def check(world: World, deployed: DeployedRun, kind: str) -> None:
-    """The bytes are those of an undisturbed run, and none of its processes still runs."""
+    """Raise SystemExit unless the bytes are those of an undisturbed run and all processes of the run end."""
     expected, found = world.undisturbed().contents(), deployed.contents()
     for stage in deployed.identities:
         if found.get(stage) != expected[stage]:
@@ -188,7 +188,7 @@ def check(world: World, deployed: DeployedRun, kind: str) -> None:
 
 
 def check_that_all_stay(world: World, done: list[Met]) -> None:
-    """What has ended must not begin again, even when all that was late has arrived."""
+    """Raise SystemExit where an ended run has begun again, even when all that was late has arrived."""
     time.sleep(SECONDS_TO_STAY)
     for met in done:
         states = [run["state"]["type"] for run in world.runs_of(met.number)]
@@ -197,14 +197,14 @@ def check_that_all_stay(world: World, done: list[Met]) -> None:
 
 
 def state(world: World, deployed: DeployedRun) -> str:
-    """What the server knows of a run, for an error."""
+    """Return what the server knows of a run, for an error."""
     found: list[str] = []
     wait_until(lambda: found.extend(f"{run['state']}" for run in world.runs(deployed)) is None, 30.0)
     return f"{found}; under way: {deployed.under_way()}; see {world.root / 'service'}"
 
 
 def clear(deployed: DeployedRun) -> None:
-    """Its artifacts are compared, and the disk is small."""
+    """Remove the run's root: its artifacts are compared, and the disk is small."""
     shutil.rmtree(deployed.root, ignore_errors=True)
 
 

@@ -82,7 +82,7 @@ SENTENCE = (
 
 
 def write_recipe(folder: Path) -> Path:
-    """The recipe and its notes: sentences that depend on nothing but their number."""
+    """Write the recipe and its notes, sentences that depend on nothing but their number; return the recipe's path."""
     notes = folder / "notes"
     notes.mkdir(parents=True, exist_ok=True)
     words, state = SENTENCE.split(), 1
@@ -109,7 +109,7 @@ class DeployedRun:
     """By stage, as an undisturbed run has them; the run ends with the last of these."""
 
     def contents(self) -> dict[str, str]:
-        """Content digest by stage, of the published artifacts."""
+        """Return the content digests of the published artifacts, by stage."""
         found = {}
         for stage, identity in self.identities.items():
             manifest = self.root / "artifacts" / stage / identity / "manifest.json"
@@ -118,20 +118,20 @@ class DeployedRun:
         return found
 
     def is_under_way(self, stage: str) -> bool:
-        """Whether the stage is being built."""
+        """Return whether the stage is being built."""
         return any((self.root / "work").glob(f"{self.identities[stage]}.*"))
 
     def under_way(self) -> str:
-        """What is being built, for the table."""
+        """Return the stage that is being built, for the table."""
         return next((stage for stage in self.identities if self.is_under_way(stage)), "between stages")
 
     def step(self) -> int:
-        """Steps that the training has made, as its ranks show them."""
+        """Return the number of steps that the training has made, as its ranks' heartbeats show it."""
         beats = (read_beat(file) for file in self.root.glob("work/*/scratch/train/ranks-*/rank-*.beat"))
         return max((beat.step for beat in beats if beat is not None), default=0)
 
     def other_artifacts(self) -> list[str]:
-        """Artifacts under identities that an undisturbed run does not have."""
+        """Return the paths of artifacts under identities that an undisturbed run does not have."""
         expected = {(stage, identity) for stage, identity in self.identities.items()}
         return [str(path) for path in self.root.glob("artifacts/*/*") if (path.parent.name, path.name) not in expected]
 
@@ -163,7 +163,7 @@ class World:
         return int(kept.read_text())
 
     def environment(self) -> dict[str, str]:
-        """What the service runs with: the checkout's code, a clock that can be set, a worker that looks often."""
+        """Return the service's environment: the checkout's code, a clock that can be set, a worker that looks often."""
         path = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
         found = {**os.environ, "PYTHONPATH": path, "PREFECT_WORKER_QUERY_SECONDS": "3"}
         if self.clock_library is not None:
@@ -179,11 +179,11 @@ class World:
             file.write(struct.pack("q", offset))
 
     def clock_offset(self) -> int:
-        """Seconds by which the service's clock is ahead of the true one."""
+        """Return the seconds by which the service's clock is ahead of the true one."""
         return struct.unpack("q", self.clock.read_bytes())[0]
 
     def bessemer(self, *words: str | Path, check: bool = True) -> str:
-        """What a command of ours prints."""
+        """Run a command of ours; return what it prints. Raises SystemExit if it fails, unless `check` is off."""
         command = [sys.executable, "-m", "flows.cli", *map(str, words)]
         done = subprocess.run(
             command,
@@ -223,7 +223,7 @@ class World:
             subprocess.run(["umount", "--lazy", str(self.disk)], capture_output=True, check=False)
 
     def undisturbed(self) -> DeployedRun:
-        """The run to which nothing happens, by command; built once."""
+        """Return the run to which nothing happens, built once, by command."""
         root = self.folder / "undisturbed"
         if not (root / "done").exists():
             self.bessemer("run", self.recipe, "--root", root, "--json")
@@ -232,8 +232,8 @@ class World:
         return DeployedRun(root, found)
 
     def deployed(self, number: int, stage: str, on_disk: bool) -> DeployedRun:
-        """A root in which only what comes before `stage` is published; its run ends with the stage behind, whose
-        bytes decide the others'."""
+        """Make a root in which only the stages before `stage` are published; its run ends with the stage after `stage`,
+        whose bytes decide those of the later ones."""
         template = self.undisturbed()
         root = (self.disk if on_disk else self.deployed_runs) / f"{number:03}"
         shutil.rmtree(root, ignore_errors=True)
@@ -243,7 +243,7 @@ class World:
         return DeployedRun(root, {built: template.identities[built] for built in STAGES[: STAGES.index(stage) + 2]})
 
     def run(self, deployed: DeployedRun) -> str:
-        """Have the deployment run, as the UI's form does; returns the run's id."""
+        """Start a run of the deployment, as the UI's form does; return its id."""
         (deployment,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": ["00-pretrain"]}}})
         parameters = {**deployment["parameters"], "recipe": str(self.recipe), "root": str(deployed.root)}
         parameters["until"] = list(deployed.identities)[-1]
@@ -251,7 +251,7 @@ class World:
         return made["id"]
 
     def runs(self, deployed: DeployedRun) -> list[dict[str, Any]]:
-        """All runs of a deployed, oldest first."""
+        """Return all flow runs of a deployed run, oldest first."""
         found = self.ask("/flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 200})
         return [run for run in reversed(found) if run["parameters"].get("root") == str(deployed.root)]
 
@@ -261,12 +261,12 @@ class World:
         return [run for root in roots for run in self.runs(DeployedRun(root, {}))]
 
     def cancel(self, run: str) -> None:
-        """As the UI's button does."""
+        """Cancel a run, as the UI's button does."""
         state = {"type": "CANCELLING", "name": "Cancelling"}
         self.ask(f"/flow_runs/{run}/set_state", {"state": state})
 
     def ask(self, path: str, body: Any) -> Any:
-        """What the server answers; URLError, OSError or ValueError where it does not."""
+        """Return the server's answer; raise URLError, OSError or ValueError where it gives none."""
         url = f"http://127.0.0.1:{self.port}/api{path}"
         token = base64.b64encode((self.root / "service" / "password").read_bytes().strip()).decode()
         headers = {"Content-Type": "application/json", "Authorization": f"Basic {token}"}
@@ -275,7 +275,7 @@ class World:
             return json.load(answer)
 
     def pid(self, name: str) -> int | None:
-        """Of `server`, `worker` or `keeper`."""
+        """Return the process id of `server`, `worker` or `keeper`, None where it does not run."""
         try:
             pid = json.loads((self.root / "service" / f"{name}.json").read_text())["pid"]
         except (FileNotFoundError, ValueError):
@@ -283,7 +283,7 @@ class World:
         return pid if psutil.pid_exists(pid) else None
 
     def engines(self, deployed: DeployedRun) -> list[psutil.Process]:
-        """The flow's processes: those whose trainer or run this deployed is, and that are none of the trainer's."""
+        """Return the processes of Prefect that run a flow run of this deployed run."""
         found = []
         ours = {run["id"] for run in self.runs(deployed)}
         for process in psutil.process_iter(["cmdline"]):
@@ -294,7 +294,7 @@ class World:
         return found
 
     def trainers(self, deployed: DeployedRun) -> tuple[psutil.Process | None, list[psutil.Process]]:
-        """The supervisor and the ranks of its training."""
+        """Return the supervisor, None where there is none, and the ranks of the run's training."""
         supervisor, ranks = None, []
         for process in self.processes_with(str(deployed.root)):
             with suppress(psutil.Error):
@@ -305,7 +305,7 @@ class World:
         return supervisor, ranks
 
     def processes_with(self, words: str) -> list[psutil.Process]:
-        """Living processes whose command holds these words, ourselves left out."""
+        """Return the living processes whose command holds these words, ourselves left out."""
         found = []
         for process in psutil.process_iter(["cmdline", "status"]):
             command = " ".join(process.info["cmdline"] or [])
@@ -314,14 +314,14 @@ class World:
         return found
 
     def postgresql(self) -> list[psutil.Process]:
-        """The database's first process and its children."""
+        """Return the database's first process and its children."""
         lines = (self.folder / "postgresql" / "data" / "postmaster.pid").read_text().split()
         first = psutil.Process(int(lines[0]))
         return [first, *first.children(recursive=True)]
 
     @contextmanager
     def cut_off(self) -> Iterator[None]:
-        """Within this block nothing reaches the server's port."""
+        """Drop every packet to the server's port within this block."""
         rule = ["INPUT", "-i", "lo", "-p", "tcp", "--dport", str(self.port), "-j", "DROP"]
         subprocess.run(["iptables", "-I", *rule], check=True, capture_output=True)
         try:
@@ -340,7 +340,7 @@ class World:
 
 
 def send(process: psutil.Process | int | None, number: signal.Signals) -> bool:
-    """Send a signal; False where nobody is there to get it."""
+    """Send a signal to a process; return False where it is not there."""
     pid = process.pid if isinstance(process, psutil.Process) else process
     if pid is None:
         return False
@@ -352,7 +352,7 @@ def send(process: psutil.Process | int | None, number: signal.Signals) -> bool:
 
 
 def wait_until(true: Any, seconds: float, every: float = 0.25) -> bool:
-    """Look again and again, and pass over a server that does not answer; False where it does not come."""
+    """Wait until `true()` holds, also over a server that does not answer; return False where it does not in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(urllib.error.URLError, OSError, ValueError, psutil.Error):
@@ -363,7 +363,7 @@ def wait_until(true: Any, seconds: float, every: float = 0.25) -> bool:
 
 
 def _compiled(source: Path, library: Path) -> Path | None:
-    """The library made from a C file; None where there is no compiler."""
+    """Compile a C file to a library; return its path, None where there is no compiler or it fails."""
     words = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
     if shutil.which("cc") is None or subprocess.run(words, check=False).returncode != 0:
         return None

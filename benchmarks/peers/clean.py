@@ -41,7 +41,7 @@ def bessemer(texts: list[str], kinds: list[str], extractor: str) -> Callable[[],
 
 
 def datatrove(texts: list[str], kinds: list[str], language: str) -> Callable[[], object]:
-    """The filters of its FineWeb example, without those that download their model."""
+    """Return a function that applies the filters of its FineWeb example, without those that download their model."""
     from datatrove.data import Document
     from datatrove.pipeline.filters import (
         C4QualityFilter,

@@ -132,7 +132,7 @@ def index_of(items: Path) -> "ItemIndex":
 
 
 def item_texts(items: Path) -> list[str]:
-    """The texts to look for, as a tool without adapters gets them."""
+    """Return the texts to look for, as a tool without adapters gets them."""
     if not items.is_dir():
         return read_texts(items)[0]
     texts = []

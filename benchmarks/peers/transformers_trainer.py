@@ -15,7 +15,7 @@ from transformers import AutoModelForPreTraining, Trainer, TrainerCallback, Trai
 
 
 def as_transformers(rows: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """Rows under the names that the classes of `transformers` read; what does not count has the label -100."""
+    """Return rows under the names that the classes of `transformers` read; what does not count has the label -100."""
     found = {name: torch.from_numpy(values) for name, values in rows.items()}
     if "tokens_BL" in found:
         labels = found["tokens_BL"].clone()
@@ -66,7 +66,7 @@ class Clock(TrainerCallback):
         self._watch = watch
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **named: Any) -> None:
-        """A loss is logged behind each step."""
+        """Record the loss that is logged behind each step."""
         del args, state, control, named
         if logs and "loss" in logs:
             self._watch.step_done(float(logs["loss"]))

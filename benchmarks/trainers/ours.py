@@ -25,8 +25,8 @@ BATCHES = {"gpt": CausalBatch, "bert": MaskedBatch, "t5": SpanBatch}
 
 
 def train_config(name: str, setting: Setting) -> TrainConfig:
-    """What all contenders have in common, in our words; `name` is eager or compiled, or without
-    determinism compiled_fast."""
+    """Return what all contenders have in common, in our words; `name` is eager or compiled, or without determinism
+    compiled_fast."""
     return TrainConfig(
         batch_rows=setting.batch_rows,
         micro_batch_rows=setting.batch_rows,

@@ -52,7 +52,7 @@ class Plain(nn.Module):
         return self._linear(f"{block}/attention_out", mixed.transpose(1, 2).reshape(batch, length, width))
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy."""
+        """Return the mean cross entropy in nats; tokens and targets are i64[rows, length]."""
         place = torch.arange(tokens.shape[1], device=tokens.device)
         table = self.weights["embedding/weight"]
         x = F.dropout(table[tokens] + self.weights["embedding_positions/weight"][place], self.dropout)

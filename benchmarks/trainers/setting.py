@@ -39,11 +39,11 @@ class Setting:
         return self.warm + self.timed
 
     def rows(self) -> dict[str, np.ndarray]:
-        """All rows."""
+        """Return all rows by the names of a batch."""
         return dict(np.load(Path(self.folder) / "rows.npz"))
 
     def batch(self, rows: dict[str, Any], step: int) -> dict[str, Any]:
-        """The rows of a step."""
+        """Return the rows of a step."""
         return {name: values[step * self.batch_rows : (step + 1) * self.batch_rows] for name, values in rows.items()}
 
 
@@ -56,7 +56,7 @@ class Watch:
         self.losses: list[float] = []
 
     def step_done(self, loss: float) -> None:
-        """Call behind each step, with its loss as a number (which waits for a device)."""
+        """Record the end of a step, and its loss as a number (which waits for a device)."""
         self.losses.append(loss)
         self._times.append(self._now())
 
@@ -100,15 +100,15 @@ def run_trainer(
 
 
 def setting_from(argument: str) -> Setting:
-    """The setting that the driver gave as JSON."""
+    """Read the setting that the driver gave as JSON."""
     return Setting(**json.loads(argument))
 
 
 def as_argument(setting: Setting) -> str:
-    """What `setting_from` reads."""
+    """Return the setting as JSON, which `setting_from` reads."""
     return json.dumps(asdict(setting))
 
 
 def chosen() -> tuple[str, Setting]:
-    """The contender's name and its setting, from the command line."""
+    """Return the contender's name and its setting, from the command line."""
     return sys.argv[1], setting_from(sys.argv[2])

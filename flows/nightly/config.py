@@ -113,12 +113,12 @@ class NotifyConfig(BaseConfig):
 
 
 def read_nightly(raw: Mapping[str, Any], origin: str) -> NightlyConfig:
-    """The table of a recipe's values, or defaults; RecipeError where it is wrong."""
+    """Read the nightly table of a recipe, or defaults; raise RecipeError where it is wrong."""
     return _read(NightlyConfig, raw.get(NIGHTLY, {}), NIGHTLY, origin)
 
 
 def read_notify(raw: Mapping[str, Any], origin: str) -> NotifyConfig:
-    """The table of a recipe's values with what the environment says instead; RecipeError where either is wrong."""
+    """Read the notify table of a recipe with what the environment says instead; raise RecipeError for a wrong one."""
     given: dict[str, Any] = {key: os.environ[name] for key, name in ENVIRONMENT.items() if os.environ.get(name)}
     if "mail_to" in given:
         given["mail_to"] = tuple(address.strip() for address in given["mail_to"].split(","))

@@ -67,7 +67,7 @@ _interrupted = threading.Event()
 
 @contextmanager
 def remember_interrupts() -> Iterator[None]:
-    """Within this block SIGINT raises KeyboardInterrupt in the main thread, and is remembered."""
+    """Raise KeyboardInterrupt on SIGINT in the main thread within this block, and remember that it came."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler

@@ -41,8 +41,8 @@ class DividedEngine(NativeEngine):
     """Needs a process group, even of one rank."""
 
     def __init__(self, run: TrainerRun, network: Network, ranks: Ranks, weights: Parts | None = None) -> None:
-        """`network` is on the meta device. Weights are read from `weights`; by default they are the initial ones of the
-        run's seed."""
+        """Build this rank's part of `network`, which is on the meta device. Weights are read from `weights`; by default
+        they are the initial ones of the run's seed."""
         # Without the ranks that failed (`restarts.fewer_ranks`).
         train = run.train.model_copy(update={"ranks": ranks.size})
         device = training_device(run.train)

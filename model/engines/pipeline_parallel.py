@@ -36,7 +36,7 @@ class Stage(nn.Module):
     """
 
     def __init__(self, run: TrainerRun, network: Network, stage: int, *, counts: bool) -> None:
-        """`counts`: whether this rank adds its sums, which other tensor ranks have as well."""
+        """Take the blocks of `stage`. `counts`: whether this rank adds its sums, which other tensor ranks also have."""
         super().__init__()
         self.network = network
         self.blocks = stage_blocks(stage, run.train.pipeline_parallel, block_count(run.model))

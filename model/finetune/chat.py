@@ -43,7 +43,7 @@ class GPTTaskModel:
         return {**self.template.description(), "end": self._end}
 
     def modules(self) -> nn.ModuleDict:
-        """The network alone."""
+        """Return the network alone."""
         return nn.ModuleDict({"network": self.network})
 
     def prepare(self, examples: Sequence[Sequence[Example]], truncations: Sequence[Truncation]) -> None:

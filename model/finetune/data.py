@@ -118,7 +118,7 @@ def label_set(task: Task, examples: Sequence[Example]) -> tuple[str, ...]:
 
 
 def check_labels(task: Task, labels: Sequence[str], examples: Sequence[Example], path: Path) -> None:
-    """InputError where examples have an answer that is none of the labels."""
+    """Raise InputError where examples have an answer that is none of the labels."""
     for example in examples:
         if unknown := set(_labels_of(example)) - set(labels):
             raise InputError(

@@ -187,7 +187,7 @@ class BERTTaskModel:
         self._adapter.state = found
 
     def modules(self) -> nn.ModuleDict:
-        """Network and head."""
+        """Return network and head."""
         return nn.ModuleDict({"network": self.network, "head": self.head})
 
     def prepare(self, examples: Sequence[Sequence[Example]], truncations: Sequence[Truncation]) -> None:
@@ -291,7 +291,7 @@ class T5TaskModel:
         self.state: dict[str, float] = {}
 
     def modules(self) -> nn.ModuleDict:
-        """The network alone."""
+        """Return the network alone."""
         return nn.ModuleDict({"network": self.network})
 
     def prepare(self, examples: Sequence[Sequence[Example]], truncations: Sequence[Truncation]) -> None:

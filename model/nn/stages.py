@@ -88,7 +88,8 @@ def run_stage(
 def _run_t5(
     network: T5, blocks: range, received: tuple[Tensor, ...], inputs: dict[str, Any], ranges: list[Tensor]
 ) -> list[Tensor]:
-    """Encoder stages pass on the encoder's stream; decoder stages theirs and the encoder's output."""
+    """Run the blocks of a stage: encoder stages return the encoder's stream, decoder stages theirs and the encoder's
+    output, the last one its own alone."""
     layers, is_token_BT, tokens_BU = network.config.layers, inputs["is_token_BT"], inputs["decoder_inputs_BU"]
     begin, end = max(blocks.start - layers, 0), max(blocks.stop - layers, 0)
     encoded_BTD = received[-1] if received else _entered(network.enter(inputs["inputs_BT"]), ranges)

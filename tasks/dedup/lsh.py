@@ -88,7 +88,7 @@ def _sorted_ranges(corpus: Corpus, rank: U32, distinct: Flags, band: int, config
 
 @kernel
 def _number_buckets(keys, bits, earlier, count, of_rank, in_any):
-    """Number the runs of equal keys; ranks under `earlier` alone form no bucket. Returns (next number, memberships)."""
+    """Number the runs of equal keys; ranks under `earlier` alone form no bucket; return (next number, memberships)."""
     shift = np.uint64(bits)
     mask = (np.uint64(1) << shift) - np.uint64(1)
     memberships = 0

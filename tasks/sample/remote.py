@@ -55,7 +55,7 @@ class RemoteFile:
             yield cast(BinaryIO, io.BufferedReader(stream, _BLOCK))
 
     def open_seekable(self) -> AbstractContextManager[BinaryIO]:
-        """The file's bytes, to be read from anywhere."""
+        """Open the file's bytes, to be read from anywhere."""
         return fetched(self.open())
 
 
@@ -66,7 +66,7 @@ class RangedFile(RemoteFile):
 
     @contextmanager
     def open_seekable(self) -> Iterator[BinaryIO]:
-        """The file's bytes, to be read from anywhere."""
+        """Open the file's bytes, to be read from anywhere."""
         filesystem, path = _filesystem(self.uri)
         with contextlib.closing(filesystem.open(path, "rb")) as stream:
             yield cast(BinaryIO, stream)
