@@ -182,12 +182,12 @@ def measure(options: Namespace) -> Iterator[Row]:
 
 def show(rows: Iterator[Row]) -> list[Row]:
     """Print rows as they come."""
-    rows: list[Row] = []
+    shown: list[Row] = []
     for row in rows:
-        rows.append(row)
+        shown.append(row)
         ours = next(
             other.rate
-            for other in reversed(rows)
+            for other in reversed(shown)
             if other.tool == OURS and (other.vocabulary, other.text) == (row.vocabulary, row.text)
         )
         ratio = "" if row.tool == OURS else f"{ours / row.rate:.1f}x"
@@ -197,7 +197,7 @@ def show(rows: Iterator[Row]) -> list[Row]:
             f"{ratio:>8}{row.different:>5}  {held}",
             flush=True,
         )
-    return rows
+    return shown
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How much a run of the road adds to the server's database, by table: SQLite and PostgreSQL.
+"""How much a deployed run adds to the server's database, by table: SQLite and PostgreSQL.
 
     python benchmarks/operations/database_size.py ROOT SIZES.json
 

@@ -76,7 +76,7 @@ pause_seconds = 0.5
 """
 SENTENCE = (
     "the iron and coke of a blast furnace melt when air is blown through them and steel is what is left after the"
-    " carbon has gone out with the flame as the ladle pours into moulds that cool by deployed while workers charge more"
+    " carbon has gone out with the flame as the ladle pours into moulds that cool by and by while workers charge more"
     " ore with limestone for slag which floats on top so it can be taken off before every cast of rails or plates"
 )
 
