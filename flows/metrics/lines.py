@@ -256,7 +256,7 @@ class Cost(TypedDict):
 class Metrics(TypedDict):
     """All metrics of a run. Those of a stage that did not run are empty."""
 
-    road: list[StageLine]
+    stages: list[StageLine]
     files: dict[str, dict[str, int]]
     sampling: Sampling
     not_selected: dict[str, int]

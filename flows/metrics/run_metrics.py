@@ -141,7 +141,7 @@ def metric_readers(record: RunData) -> dict[str, Callable[[], Any]]:
     artifacts = open_artifacts(record)
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
     return {
-        "road": lambda: stage_results(record, artifacts, reports),
+        "stages": lambda: stage_results(record, artifacts, reports),
         "files": lambda: found.files if (found := results.SampleResult.among(reports)) else {},
         "sampling": lambda: _only(results.SampleResult.among(reports), Sampling.__annotations__),
         "not_selected": lambda: not_selected(reports, _sample_settings(artifacts)),

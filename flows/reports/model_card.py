@@ -277,8 +277,8 @@ def _limits(facts: CardFacts) -> str:
 
 
 def _provenance(facts: CardFacts) -> str:
-    road = facts.findings["road"]
-    rows = [(line["stage"], line["identity"], line.get("content")) for line in road if "identity" in line]
+    stages = facts.findings["stages"]
+    rows = [(line["stage"], line["identity"], line.get("content")) for line in stages if "identity" in line]
     columns = ("stage", "identity", "content")
     parts = ["## Provenance", Table(columns, rows, texts=columns).markdown()]
     versions = facts.record.get("versions", {})

@@ -172,7 +172,7 @@ def _vocabulary(vocabulary: Vocabulary) -> str:
 
 def _no_scores(findings: Metrics) -> str:
     """Return why an evaluation has no numbers; empty where it has some."""
-    evaluated = any(line["stage"] == "evaluate" and "result" in line for line in findings["road"])
+    evaluated = any(line["stage"] == "evaluate" and "result" in line for line in findings["stages"])
     if not evaluated or findings["bits_per_byte"] or findings["measures"] or findings["scores"]:
         return ""
     return "none: too few documents to hold any out (at most a fifth of a source), and no benchmark"
@@ -195,5 +195,5 @@ def _times(findings: Metrics) -> str:
         + (format_duration(line["seconds"]) if "seconds" in line else line["outcome"])
         + ("" if line["outcome"] == "built" or "seconds" not in line else f" {line['outcome']}")
         + "[/]"
-        for line in findings["road"]
+        for line in findings["stages"]
     )

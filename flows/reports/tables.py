@@ -18,7 +18,7 @@ MAX_RULES = 12
 Lines = Sequence[Mapping[str, Any]]
 
 
-def stages_table(road: Sequence[StageLine]) -> Table:
+def stages_table(stages: Sequence[StageLine]) -> Table:
     """Return a row for each stage: outcome, time, result, and why it was built or not."""
     rows = [
         (
@@ -28,7 +28,7 @@ def stages_table(road: Sequence[StageLine]) -> Table:
             f"{format_count(line['result']['amount'])} {line['result']['unit']}" if "result" in line else "",
             line.get("error") or with_short_digests(line.get("cause", "")),
         )
-        for line in road
+        for line in stages
     ]
     return Table(("stage", "outcome", "time", "result", "why"), rows, texts=("outcome", "why"))
 

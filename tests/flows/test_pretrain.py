@@ -1,4 +1,4 @@
-"""The whole road on the small corpus, through the command and a real Prefect server."""
+"""The whole pipeline on the small corpus, through the command and a real Prefect server."""
 
 import json
 import os

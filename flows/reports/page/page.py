@@ -260,7 +260,7 @@ def _figures(
 ) -> dict[str, Figure]:
     """Return the figures by name; a figure without data is left out."""
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
-    outcomes = {line["stage"]: line["outcome"] for line in findings["road"]}
+    outcomes = {line["stage"]: line["outcome"] for line in findings["stages"]}
     made = {
         "funnel": attempt("document flow", lambda: funnel_figure(reports, colours), None),
         "mixture": attempt("mixture", lambda: mixture_figure(findings["mixture"]), None),

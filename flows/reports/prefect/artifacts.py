@@ -70,7 +70,7 @@ def run_markdown(record: RunData) -> str:
         f"**{escape_markdown(record['recipe_name'])}**, run {markdown_code(record['run_id'])}:"
         f" {count_outcomes(record['stages'])}",
         format_page_link(record.get("page")),
-        stages_table(findings["road"]).markdown(),
+        stages_table(findings["stages"]).markdown(),
         escape_markdown(". ".join(findings["made"])),
         *(table.markdown() for table in tables if table is not None),
         f"Held-out text{mean_words(findings['measures'])}: {measures}" if measures else "",

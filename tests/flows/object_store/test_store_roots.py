@@ -1,4 +1,4 @@
-"""The whole road on a root in an object store that fails, and over two machines: the digests of a local run."""
+"""The whole pipeline on a root in an object store that fails, and over two machines: the digests of a local run."""
 
 import json
 import os

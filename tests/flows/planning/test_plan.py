@@ -1,4 +1,4 @@
-"""The plan of the small corpus: a pilot for real, its plan against what the whole road then gives, and the command."""
+"""The plan of the small corpus: a pilot for real, its plan against what the pipeline then gives, and the command."""
 
 import io
 import json

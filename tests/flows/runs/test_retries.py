@@ -25,7 +25,7 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
         return name
 
     @flow
-    def road():
+    def pipeline():
         ends = [stage("infra", Infra("the disk was full for a moment"), 2)]
         for name, error in (("input", InputError("no such file")), ("stranger", ValueError("what is this"))):
             try:
@@ -34,7 +34,7 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
                 ends.append(type(raised).__name__)
         return ends
 
-    ends = road()
+    ends = pipeline()
     server = url.removesuffix("/api")
 print(json.dumps({"attempts": attempts, "ends": ends, "url": os.environ.get("PREFECT_API_URL")}))
 """

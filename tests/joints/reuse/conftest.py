@@ -266,7 +266,7 @@ def identities() -> Callable[..., dict[str, Identity]]:
 
 @dataclass(frozen=True)
 class Walked:
-    """A root in which the whole road was built, and what a tracer saw in each stage."""
+    """A root in which the whole pipeline was built, and what a tracer saw in each stage."""
 
     project: Path
     recipe: Path

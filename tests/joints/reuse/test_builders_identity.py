@@ -2,7 +2,7 @@
 read by its bytes.
 
 Each is asked for the identity under which it would build, from inputs that exist by name only, so that all of this
-takes seconds. `test_inputs.py` and `test_same_bytes.py` prove the same on a road that was built.
+takes seconds. `test_inputs.py` and `test_same_bytes.py` prove the same on a pipeline that was built.
 """
 
 import os

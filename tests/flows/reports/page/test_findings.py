@@ -69,7 +69,7 @@ def test_bits_per_byte_are_beside_their_baselines_with_all_last(made_run: Any):
 def test_a_run_that_ended_early_has_fewer_findings_and_its_error(make: Callable[..., Any], tmp_path: Path):
     made = make(tmp_path, until="dedup", failed="decontaminate")
     found = collect_metrics(made.record)
-    assert [line["outcome"] for line in found["road"]] == ["built"] * 3 + ["failed"] + ["skipped"] * 4
+    assert [line["outcome"] for line in found["stages"]] == ["built"] * 3 + ["failed"] + ["skipped"] * 4
     assert found["conservation"]["documents"]["kept"] == 20
     assert found["conservation"]["balanced"]
     assert found["mixture"] == found["bits_per_byte"] == found["scores"] == []
@@ -78,9 +78,9 @@ def test_a_run_that_ended_early_has_fewer_findings_and_its_error(make: Callable[
 def test_an_artifact_that_was_removed_is_reported(make: Callable[..., Any], tmp_path: Path):
     made = make(tmp_path, until="clean")
     shutil.rmtree(made.record["stages"][0]["path"])
-    road = collect_metrics(made.record)["road"]
-    assert "no longer exists" in road[0]["error"]
-    assert road[1]["result"] == {"amount": 24, "unit": "documents"}
+    stages = collect_metrics(made.record)["stages"]
+    assert "no longer exists" in stages[0]["error"]
+    assert stages[1]["result"] == {"amount": 24, "unit": "documents"}
 
 
 def test_what_the_guard_left_out_names_its_documents(made_run: Any):

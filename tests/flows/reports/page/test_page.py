@@ -452,7 +452,7 @@ def test_the_report_of_a_copied_root_reads_and_names_that_root_alone(make: Calla
     reported = json.loads(done.stdout)
     assert reported["page"] == str(copied / "runs" / made.folder.name / "page.html")
     assert Path(reported["page"]).is_file()
-    assert [line["stage"] for line in reported["findings"]["road"] if "result" in line] == list(STAGES)
+    assert [line["stage"] for line in reported["findings"]["stages"] if "result" in line] == list(STAGES)
     assert "no longer exists" not in Path(reported["page"]).read_text()
 
 

@@ -48,7 +48,7 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
         shown.finished(stage, made(stage, outcome), 0.2)
 
     @flow
-    def road():
+    def pipeline():
         watching.CURRENT_LISTENER.set(Onlooker())
         with watching.prefect_artifacts() as shown:
             shown.name_run("Küche & Co", "20260101T000000Z-abcdef")
@@ -68,7 +68,7 @@ with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: messages.append(record.getMessage())
     logging.getLogger("prefect.flow_runs").addHandler(handler)
-    road()
+    pipeline()
     with get_client(sync_client=True) as client:
         (run,) = client.read_flow_runs()
         artifacts = [(a.type, a.key, a.data) for a in client.read_artifacts() if a.type]

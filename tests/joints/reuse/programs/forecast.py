@@ -1,4 +1,4 @@
-"""Says what each stage of a road would do, again and again in one process: `forecast.py RECIPE ROOT`.
+"""Says what each stage of a recipe would do, again and again in one process: `forecast.py RECIPE ROOT`.
 
 Each line of stdin is a request {"recipe"?: path, "root"?: path, "settings"?: [KEY=VALUE], "stages"?: [STAGE]}. Each
 line of stdout answers {stage: {"key", "outcome", "causes"}}, or {stage: {"error"}} where a stage would refuse its
