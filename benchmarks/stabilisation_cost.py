@@ -2,7 +2,7 @@
 
     python benchmarks/stabilisation_cost.py [--width 512] [--layers 8] [--dtype float32] [--steps 40]
 
-Thermometers, the guard's judgement, a norm behind the embedding, and (in bfloat16) residual stream, norms and the
+Activation ranges, the guard's judgement, a norm behind the embedding, and (in bfloat16) residual stream, norms and the
 softmax over the vocabulary in float32. A step of each variant is made beside a step of the bare one on the same rows,
 and the figure is the median of the pairs' ratios of processor time: whatever else the machine does slows both. 95%
 intervals are of that median, by order statistics.
@@ -35,7 +35,7 @@ from model.optim.schedules import StepSchedule
 
 PIECES = 8192
 WARM_UP = 4
-THERMOMETERS, GUARD, NORM, ISLANDS = "thermometers", "guard", "norm behind the embedding", "float32 islands"
+RANGES, GUARD, NORM, ISLANDS = "activation ranges", "guard", "norm behind the embedding", "float32 islands"
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Variant:
     def step(self, batch: CausalBatch) -> float:
         """Make a step; return its seconds of processor time, all threads together."""
         with contextlib.ExitStack() as without:
-            if THERMOMETERS not in self.parts:
+            if RANGES not in self.parts:
                 without.enter_context(_nothing_read())
             if self.run.train.dtype == "bfloat16" and ISLANDS not in self.parts:
                 without.enter_context(_narrow())
@@ -68,7 +68,7 @@ class Variant:
 
 @contextlib.contextmanager
 def _nothing_read() -> Iterator[None]:
-    """Read no thermometers within this block."""
+    """Read no activation ranges within this block."""
     nothing = torch.zeros(2)
     places = ("model.nn.gpt.activation_range", "model.objectives.cross_entropy.activation_range")
     with contextlib.ExitStack() as patches:
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    parts = [THERMOMETERS, GUARD, NORM, *([ISLANDS] if chosen.dtype == "bfloat16" else [])]
+    parts = [RANGES, GUARD, NORM, *([ISLANDS] if chosen.dtype == "bfloat16" else [])]
     wanted = {"bare": frozenset[str](), **{part: frozenset({part}) for part in parts}, "all of it": frozenset(parts)}
     bare, *others = [
         _variant(label, found, chosen.width, chosen.layers, chosen.context, chosen.rows, chosen.dtype)

@@ -101,7 +101,7 @@ RUNGS = [
     Contender("attention in one kernel", PLAIN, "attention", "bfloat16", dropout=0.1),
     Contender("no dropout", PLAIN, "no_dropout", "bfloat16"),
     Contender("compiled", PLAIN, "compile", "bfloat16"),
-    Contender("Bessemer: logits in pieces, thermometers", "trainers/ours.py", "eager", "bfloat16"),
+    Contender("Bessemer: logits in pieces, activation ranges", "trainers/ours.py", "eager", "bfloat16"),
     Contender("Bessemer, compiled", "trainers/ours.py", "compiled", "bfloat16"),
 ]
 """Each with what the rung before has. YaLM's authors state one gain of a rung, 80% for fetching weights ahead of ZeRO,

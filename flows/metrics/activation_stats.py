@@ -1,6 +1,7 @@
 """The activation map of a training: ranges of activations by layer and step, as the network recorded them.
 
-The run page and Prefect's artifacts draw it. The column of METRICS and the key of model.json are `thermometers`.
+The run page and Prefect's artifacts draw it. Its values are METRICS' columns `largest_activations`, `activation_lows`
+and `activation_highs`; `activation_ranges` of model.json are their names.
 """
 
 import json
@@ -70,7 +71,7 @@ def training_activation_map(train: Artifact, most_columns: int) -> ActivationMap
     metrics = final_rows(train.table("metrics"), train.table("steps")) if train.rows("metrics") else None
     if metrics is None or not any(record.name == DESCRIPTION for record in train.records):
         return None
-    names = json.loads(train.file(DESCRIPTION).read_text(encoding="utf-8")).get("thermometers", [])
+    names = json.loads(train.file(DESCRIPTION).read_text(encoding="utf-8")).get("activation_ranges", [])
     return activation_map(metrics, names, most_columns)
 
 
@@ -79,7 +80,7 @@ def activation_map(metrics: pa.Table, names: Sequence[str], most_columns: int) -
 
     A column that covers several steps has their extremes, so that no spike is lost. None where nothing was recorded.
     """
-    columns = ("thermometers", "thermometer_lows", "thermometer_highs")
+    columns = ("largest_activations", "activation_lows", "activation_highs")
     readings = [pc.list_flatten(metrics.column(column)).to_numpy().astype(np.float64) for column in columns]
     if not readings[0].size:
         return None

@@ -103,10 +103,10 @@ def _add(values: dict[int, dict[str, float]], table: pa.Table, names: Mapping[st
 
 def _add_activation_maxima(values: dict[int, dict[str, float]], metrics: pa.Table, train: Artifact) -> None:
     """Add the largest absolute value of each segment of the network that model.json names."""
-    names = json.loads(train.file("model.json").read_text()).get("thermometers") or []
-    for row in metrics.select(["step", "thermometers"]).to_pylist():
-        read = zip(names, row["thermometers"], strict=False)  # The column is empty where they were not recorded.
-        values[row["step"]] |= {f"thermometers/{name.replace(' ', '_')}": value for name, value in read}
+    names = json.loads(train.file("model.json").read_text()).get("activation_ranges") or []
+    for row in metrics.select(["step", "largest_activations"]).to_pylist():
+        read = zip(names, row["largest_activations"], strict=False)  # The column is empty where they were not recorded.
+        values[row["step"]] |= {f"activations/{name.replace(' ', '_')}": value for name, value in read}
 
 
 def _step_end_times(perf: pa.Table, started: float) -> dict[int, float]:

@@ -63,9 +63,9 @@ METRICS = pa.schema(
         pa.field("lr", pa.float64(), nullable=False),
         pa.field("max_norm", pa.float64(), nullable=False),
         pa.field("scale", pa.float64(), nullable=False),
-        pa.field("thermometers", pa.list_(pa.float32()), nullable=False),
-        pa.field("thermometer_lows", pa.list_(pa.float32()), nullable=False),
-        pa.field("thermometer_highs", pa.list_(pa.float32()), nullable=False),
+        pa.field("largest_activations", pa.list_(pa.float32()), nullable=False),
+        pa.field("activation_lows", pa.list_(pa.float32()), nullable=False),
+        pa.field("activation_highs", pa.list_(pa.float32()), nullable=False),
         pa.field("masked_loss", pa.float64()),
         pa.field("masked_accuracy", pa.float64()),
         pa.field("next_loss", pa.float64()),
@@ -74,8 +74,8 @@ METRICS = pa.schema(
 )
 """One row for each computed step: tokens of text so far, as the budget counts them, mean loss in nats per token,
 gradient norm before clipping and its limit. For masked_lm the loss is that of masked tokens plus that of sentence
-pairs; each has a column of its own, null for other objectives. `thermometers` are the largest absolute activations of
-the segments that model.json names, `thermometer_lows` and `thermometer_highs` their smallest and largest; NaN is
+pairs; each has a column of its own, null for other objectives. `largest_activations` are the largest magnitudes in the
+segments that model.json names, `activation_lows` and `activation_highs` their smallest and largest values; NaN is
 written as infinite."""
 
 VALIDATION = pa.schema(

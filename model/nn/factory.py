@@ -50,7 +50,7 @@ class _WithoutInitialisation(TorchFunctionMode):
 
 
 def activation_range_names(config: NetworkConfig) -> list[str]:
-    """Return the names of the values in METRICS' `thermometers` columns, in order."""
+    """Return the names of the values in METRICS' columns of activations, in order."""
     layers = range(config.layers)
     if isinstance(config, GPTConfig):
         return ["embedding", *block_range_names(layers), "logits"]

@@ -31,7 +31,7 @@ from model.profile.roofline import Machine
 
 BATCH, EMBEDDING, NORMS, ATTENTION, MLP, HEAD = "batch", "embedding", "norms", "attention", "MLP", "head and loss"
 
-ACTIVATION_RANGES, CLIPPING, OPTIMIZER = "thermometers", "clipping", "optimizer"
+ACTIVATION_RANGES, CLIPPING, OPTIMIZER = "activation ranges", "clipping", "optimizer"
 
 PARTS = (BATCH, EMBEDDING, NORMS, ATTENTION, MLP, HEAD, ACTIVATION_RANGES, CLIPPING, OPTIMIZER)
 

@@ -67,9 +67,9 @@ class Metrics(Callback):
             lr=step.schedule.lr,
             max_norm=step.schedule.max_norm,
             scale=step.loss_scale,
-            thermometers=result.largest_activations,
-            thermometer_lows=result.lows,
-            thermometer_highs=result.highs,
+            largest_activations=result.largest_activations,
+            activation_lows=result.lows,
+            activation_highs=result.highs,
             **_columns_by_term(self._terms, result),
         )
 

@@ -254,7 +254,7 @@ def _write_result(result: Path, original: TrainerRun, attempt: Attempt, decision
             "parameters": parameter_count(run.model),
             "flops_per_token": flops_per_token(run.model, attempt.data.row_format),
             "tokenizer_digest": run.tokenizer_digest,
-            "thermometers": activation_range_names(run.model),
+            "activation_ranges": activation_range_names(run.model),
             "train": run.train.model_dump(mode="json", exclude=settings_left_out(run.train)),
             "decisions": [decision.model_dump(mode="json") for decision in decisions],
         },

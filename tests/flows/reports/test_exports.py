@@ -30,7 +30,7 @@ TRAINING = Training(
 
 def metric(step: int, attempt: int, loss: float) -> dict:
     numbers = {"grad_norm": 2.0, "lr": 0.5, "max_norm": 1.0, "scale": 1.0}
-    heat = {"thermometers": [4.0, 8.0], "thermometer_lows": [-4.0, 0.0], "thermometer_highs": [1.0, 8.0]}
+    heat = {"largest_activations": [4.0, 8.0], "activation_lows": [-4.0, 0.0], "activation_highs": [1.0, 8.0]}
     return {"step": step, "attempt": attempt, "tokens": 64 * (step + 1), "loss": loss, **numbers, **heat}
 
 
@@ -69,7 +69,7 @@ def train(tmp_path: Path) -> Artifact:
         with workspace.unit("all") as unit:
             for name, (rows, schema) in tables.items():
                 write_table(unit, name, pa.Table.from_pylist(rows, schema=schema))
-            unit.path("model.json").write_text('{"thermometers": ["block 0", "logits"]}')
+            unit.path("model.json").write_text('{"activation_ranges": ["block 0", "logits"]}')
             unit.add_file("model.json")
         return StageReport()
 
@@ -88,8 +88,8 @@ def test_what_was_taken_back_is_left_out_and_each_step_has_its_time(train: Artif
         "train/gradient_norm": 2.0,
         "train/gradient_norm_limit": 1.0,
         "train/tokens": 128,
-        "thermometers/block_0": 4.0,
-        "thermometers/logits": 8.0,
+        "activations/block_0": 4.0,
+        "activations/logits": 8.0,
         "speed/tokens_per_second": 64.0,
         "speed/model_flops_utilisation": 0.25,
         "speed/resident_bytes": 1024,

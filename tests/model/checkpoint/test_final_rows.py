@@ -24,7 +24,7 @@ def test_each_step_counts_by_its_last_attempt() -> None:
 def test_a_step_that_was_left_out_at_last_has_no_metrics() -> None:
     """The second attempt skips the data of step 1: what the first computed there is in no weight."""
     reported = steps((0, 0, True), (1, 0, True), (1, 1, False), (2, 1, True))
-    found = {"tokens": 1, "grad_norm": 1.0, "lr": 1.0, "max_norm": 1.0, "scale": 1.0, "thermometers": [1.0]}
+    found = {"tokens": 1, "grad_norm": 1.0, "lr": 1.0, "max_norm": 1.0, "scale": 1.0, "largest_activations": [1.0]}
     rows = [(0, 0, 5.0), (1, 0, 9.0), (2, 1, 4.0)]
     metrics = pa.Table.from_pylist(
         [

@@ -51,7 +51,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
 def metrics(run: TrainerRun) -> dict[str, np.ndarray]:
     with pa.OSFile(str(run.out / "result" / "metrics.arrow"), "rb") as source:
         table = pa.ipc.open_file(source).read_all()
-    names = ("loss", "grad_norm", "thermometer_lows", "thermometer_highs", "lr")
+    names = ("loss", "grad_norm", "activation_lows", "activation_highs", "lr")
     return {name: np.array(table[name].to_pylist()) for name in names}
 
 
@@ -90,7 +90,7 @@ def test_two_ranks_compute_what_one_does(alone: TrainerRun, make_run, launch, se
     assert (ours["lr"] == reference["lr"]).all()
     np.testing.assert_allclose(ours["loss"], reference["loss"], rtol=1e-5)
     np.testing.assert_allclose(ours["grad_norm"], reference["grad_norm"], rtol=1e-5)
-    for name in ("thermometer_lows", "thermometer_highs"):
+    for name in ("activation_lows", "activation_highs"):
         np.testing.assert_allclose(ours[name], reference[name], rtol=1e-5)
     weights, expected = (load_file(folder.out / "result" / "model.safetensors") for folder in (run, alone))
     assert set(weights) == set(expected)

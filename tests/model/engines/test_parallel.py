@@ -29,7 +29,7 @@ STEPS = 50
 BATCHES = {"batch_rows": 8, "micro_batch_rows": 2, "positions": 8 * STEPS + 3}
 """Four micro-batches a step, and one step more that is short."""
 WITHIN = 1e-4
-READINGS = ("thermometer_lows", "thermometer_highs")
+READINGS = ("activation_lows", "activation_highs")
 VOCABULARY, CONTEXT = 47, 16
 SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "context": CONTEXT, "layers": 2, "heads": 2, "width": 16}
 """Of an odd number of pieces, which two ranks cannot share evenly."""

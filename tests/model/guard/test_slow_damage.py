@@ -48,7 +48,7 @@ def table(folder: Path, name: str) -> pyarrow.Table:
 def readings(result: Path, begin: int, end: int) -> np.ndarray:
     """Median of each activation range over the steps [begin, end) that lead to the weights."""
     metrics = final_rows(table(result, "metrics"), table(result, "steps"))
-    read = zip(metrics.column("step").to_pylist(), metrics.column("thermometers").to_pylist(), strict=True)
+    read = zip(metrics.column("step").to_pylist(), metrics.column("largest_activations").to_pylist(), strict=True)
     return np.median([heat for step, heat in read if begin <= step < end], axis=0)
 
 

@@ -66,7 +66,7 @@ def test_the_work_of_each_part_is_that_of_its_matrices(profile: StepProfile) -> 
         # Attention makes its scores again on the way back: five products for two.
         ("attention", "backward"): 2 * projections + 2.5 * scores,
         # One of its two products for four queries of each row and head.
-        ("thermometers", "forward"): scores / 2 * 4 / T,
+        ("activation ranges", "forward"): scores / 2 * 4 / T,
         ("MLP", "forward"): mlp,
         ("MLP", "backward"): 2 * mlp,
         ("head and loss", "forward"): head,
@@ -88,7 +88,7 @@ def test_every_part_is_seen_in_its_phases(profile: StepProfile) -> None:
         "attention": both,
         "MLP": both,
         "head and loss": both,
-        "thermometers": {"forward"},
+        "activation ranges": {"forward"},
         "clipping": {"update"},
         "optimizer": {"update"},
     }
@@ -271,13 +271,13 @@ def test_the_parts_of_an_encoder_with_two_heads() -> None:
         ("attention", "forward"): projections + scores,
         ("attention", "backward"): 2 * projections + 2.5 * scores,
         # As one product for both heads, with zeros for the other one's keys.
-        ("thermometers", "forward"): 2 * scores / 2 * 4 / 12,
+        ("activation ranges", "forward"): 2 * scores / 2 * 4 / 12,
         ("MLP", "forward"): 2 * 24 * 2 * 8 * 32 * 2,
         ("MLP", "backward"): 2 * 2 * 24 * 2 * 8 * 32 * 2,
         ("head and loss", "forward"): head,
         ("head and loss", "backward"): 2 * head,
     }
-    assert ("thermometers", "backward") not in work
+    assert ("activation ranges", "backward") not in work
 
 
 def test_the_parts_of_an_encoder_and_a_decoder() -> None:
@@ -294,13 +294,13 @@ def test_the_parts_of_an_encoder_and_a_decoder() -> None:
     projections = 2 * 8 * 8 * (4 * 24 + 4 * 10 + 2 * 10 + 2 * 24)
     scores = 4 * 2 * 8 * (12 * 12 + 5 * 5 + 5 * 12)
     assert work["attention", "forward"] == projections + scores
-    assert work["thermometers", "forward"] == 2 * (2 * 2 * 8 * 4 * (12 + 5 + 12))
+    assert work["activation ranges", "forward"] == 2 * (2 * 2 * 8 * 4 * (12 + 5 + 12))
     assert work["MLP", "forward"] == 2 * (24 + 10) * 2 * 8 * 32
     assert work["MLP", "backward"] == 2 * work["MLP", "forward"]
     assert work["head and loss", "forward"] == 2 * 10 * 8 * 30
     assert work["head and loss", "backward"] == 2 * work["head and loss", "forward"]
     assert ("embedding", "backward") in work
-    assert ("thermometers", "backward") not in work
+    assert ("activation ranges", "backward") not in work
 
 
 @pytest.mark.parametrize(

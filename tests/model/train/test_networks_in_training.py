@@ -118,7 +118,7 @@ def test_the_result_says_what_was_trained_and_loads(alone, architecture: str) ->
     run = alone(architecture)
     description = json.loads((run.out / "result" / "model.json").read_text())
     assert description["architecture"] == description["config"]["architecture"] == architecture
-    assert description["thermometers"] == activation_range_names(run.model)
+    assert description["activation_ranges"] == activation_range_names(run.model)
     network = load_model(run.out / "result", "tokenizer")
     assert network.config == run.model
     table = metrics(run)

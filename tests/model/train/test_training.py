@@ -185,7 +185,7 @@ def test_tables_keep_their_schemas_and_count_what_was_read(make_run, launch) -> 
     assert [row["tokens"] for row in metrics] == [32, 64, 80]
     description = json.loads((folder / "model.json").read_text())
     assert description["tokenizer_digest"] == "tokenizer"
-    assert len(description["thermometers"]) == len(metrics[0]["thermometers"]) == 6
+    assert len(description["activation_ranges"]) == len(metrics[0]["largest_activations"]) == 6
 
 
 def test_attention_within_documents_learns_something_else_and_needs_their_borders(make_run) -> None:

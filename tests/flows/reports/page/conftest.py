@@ -254,9 +254,9 @@ def write_train(unit: Unit) -> None:
             "lr": 1e-3,
             "max_norm": 1.0,
             "scale": 1.0,
-            "thermometers": [2.0**step, 0.5, 2.0 if step != 5 else float("inf")],
-            "thermometer_lows": [-(2.0**step), -0.5, -1.0 if step != 5 else float("-inf")],
-            "thermometer_highs": [1.0, 0.25, 2.0 if step != 5 else float("inf")],
+            "largest_activations": [2.0**step, 0.5, 2.0 if step != 5 else float("inf")],
+            "activation_lows": [-(2.0**step), -0.5, -1.0 if step != 5 else float("-inf")],
+            "activation_highs": [1.0, 0.25, 2.0 if step != 5 else float("inf")],
         }
         for step in range(10)
     ]
@@ -264,7 +264,7 @@ def write_train(unit: Unit) -> None:
     reported = [{**event, "seq": 0, "step": 5, "kind": "skipped_step", "detail": json.dumps({"loss": "4.5"})}]
     write_table(unit, "events", pa.Table.from_pylist(reported, schema=EVENTS))
     unit.path("model.json").write_text(
-        json.dumps({"thermometers": ["embedding", "block 0 attention logits", "logits"]})
+        json.dumps({"activation_ranges": ["embedding", "block 0 attention logits", "logits"]})
     )
     unit.add_file("model.json")
     write_table(unit, "steps", pa.Table.from_pylist(steps, schema=STEPS))

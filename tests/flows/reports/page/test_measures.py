@@ -132,7 +132,7 @@ def test_a_loss_says_what_it_is_counted_in():
 
 
 def figure_of(**terms: float | None) -> dict[str, Any]:
-    row = {"tokens": 4, "loss": 5.0, "grad_norm": 1.0, "lr": 1e-3, "scale": 1.0, "thermometers": [], **terms}
+    row = {"tokens": 4, "loss": 5.0, "grad_norm": 1.0, "lr": 1e-3, "scale": 1.0, "largest_activations": [], **terms}
     read = {"pos_start": 0, "pos_end": 4, "row_pieces": 1, "applied": True}
     metrics = pa.Table.from_pylist([{"step": step, "attempt": 0, **row} for step in range(3)], schema=METRICS)
     steps = pa.Table.from_pylist([{"step": step, "attempt": 0, **read} for step in range(3)], schema=STEPS)

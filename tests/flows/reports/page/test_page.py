@@ -388,7 +388,14 @@ def test_the_same_run_gives_the_same_page(page: Path, made_run: Any):
 def test_steps_without_a_finite_value_are_gaps(made_run: Any):
     import pyarrow as pa
 
-    measured = {"tokens": 4, "loss": float("nan"), "grad_norm": 1.0, "lr": 1e-3, "scale": 1.0, "thermometers": []}
+    measured = {
+        "tokens": 4,
+        "loss": float("nan"),
+        "grad_norm": 1.0,
+        "lr": 1e-3,
+        "scale": 1.0,
+        "largest_activations": [],
+    }
     read = {"pos_start": 0, "pos_end": 4, "row_pieces": 1, "applied": True}
     at = {"step": 0, "attempt": 0}
     metrics = pa.Table.from_pylist([{**at, **measured}], schema=METRICS)

@@ -27,7 +27,7 @@ NAMES = ["embedding", "block 0 attention logits", "block 0", "logits"]
 
 def slice_batch(*steps: tuple[int, int, float]) -> tuple[pa.Table, pa.Table]:
     """METRICS and STEPS of (step, attempt, loss); each step reads ten tokens."""
-    measured = {"grad_norm": 1.0, "lr": 1e-3, "max_norm": 1.0, "scale": 1.0, "thermometers": []}
+    measured = {"grad_norm": 1.0, "lr": 1e-3, "max_norm": 1.0, "scale": 1.0, "largest_activations": []}
     read = {"row_pieces": 1, "applied": True}
     metrics = [
         {"step": step, "attempt": attempt, "tokens": 10 * (step + 1), "loss": loss, **measured}
@@ -104,9 +104,9 @@ def heat_of(lows: Any, highs: Any, columns: int, names: list[str] = NAMES) -> Ac
     table = pa.table(
         {
             "tokens": pa.array(10 * (1 + np.arange(len(low)))),
-            "thermometers": pa.array(list(np.maximum(-low, high)), pa.list_(pa.float32())),
-            "thermometer_lows": pa.array(list(low), pa.list_(pa.float32())),
-            "thermometer_highs": pa.array(list(high), pa.list_(pa.float32())),
+            "largest_activations": pa.array(list(np.maximum(-low, high)), pa.list_(pa.float32())),
+            "activation_lows": pa.array(list(low), pa.list_(pa.float32())),
+            "activation_highs": pa.array(list(high), pa.list_(pa.float32())),
         }
     )
     heat = activation_map(table, names, columns)
@@ -199,7 +199,7 @@ def test_colours_distinguish_a_few_powers_of_ten(small: float, large: float) -> 
 
 def test_trainings_without_readings_have_no_map() -> None:
     nothing = pa.array([[]], pa.list_(pa.float32()))
-    columns = ("thermometers", "thermometer_lows", "thermometer_highs")
+    columns = ("largest_activations", "activation_lows", "activation_highs")
     assert activation_map(pa.table({"tokens": [5], **dict.fromkeys(columns, nothing)}), ["embedding"], 9) is None
 
 
