@@ -66,7 +66,7 @@ def _find_ends(text, offsets, begins, lengths, borders, abbreviations, ends, cou
         position = begin
         has_text = False  # whether anything but whitespace follows the last end
         while position < stop:
-            has_text = has_text or text[position] > 32
+            has_text = has_text or text[position] > ord(" ")
             end = _sentence_end(text, begin, stop, position, abbreviations) if may_end[text[position]] else 0
             if not end or not has_text:
                 position += 1
@@ -93,16 +93,16 @@ def _find_ends(text, offsets, begins, lengths, borders, abbreviations, ends, cou
 def _sentence_end(text: np.ndarray, begin: int, stop: int, position: int, abbreviations: np.ndarray) -> int:
     """Return where the sentence ends that the mark at `position` ends, 0 where none ends here."""
     sign = text[position]
-    if sign == 10:  # a line end
+    if sign == ord("\n"):
         after = position + 1
-        while after < stop and (text[after] == 32 or text[after] == 9 or text[after] == 13):
+        while after < stop and (text[after] == ord(" ") or text[after] == ord("\t") or text[after] == ord("\r")):
             after += 1
         return 0 if _starts_lowercase(text, after, stop) else position
-    if sign == 46 or sign == 33 or sign == 63:  # . ! ?
+    if sign == ord(".") or sign == ord("!") or sign == ord("?"):
         after = position + 1
-        while after < stop and (text[after] == 46 or text[after] == 33 or text[after] == 63):
+        while after < stop and (text[after] == ord(".") or text[after] == ord("!") or text[after] == ord("?")):
             after += 1
-        if sign == 46 and after == position + 1 and _is_abbreviation(text, begin, position, abbreviations):
+        if sign == ord(".") and after == position + 1 and _is_abbreviation(text, begin, position, abbreviations):
             return 0
         after = _skip_closers(text, after, stop)
         if after == stop:
@@ -110,9 +110,9 @@ def _sentence_end(text: np.ndarray, begin: int, stop: int, position: int, abbrev
         if not _is_blank(text, after, stop):
             return 0
         follows = after
-        while follows < stop and text[follows] == 32:
+        while follows < stop and text[follows] == ord(" "):
             follows += 1
-        return 0 if sign == 46 and _starts_lowercase(text, follows, stop) else after
+        return 0 if sign == ord(".") and _starts_lowercase(text, follows, stop) else after
     if sign < 0xC3:
         return 0
     size = _unspaced_terminal(text, position, stop)
@@ -128,7 +128,7 @@ def _sentence_end(text: np.ndarray, begin: int, stop: int, position: int, abbrev
     if size:
         after = _skip_closers(text, position + size, stop)
         follows = after
-        while follows < stop and text[follows] == 32:
+        while follows < stop and text[follows] == ord(" "):
             follows += 1
         if after == stop or (_is_blank(text, after, stop) and not _starts_lowercase(text, follows, stop)):
             return after
@@ -168,7 +168,15 @@ def _skip_closers(text: np.ndarray, position: int, stop: int) -> int:
     """Return the position after the quotes, brackets and emphasis marks that close at `position`."""
     while position < stop:
         a = text[position]
-        if a == 34 or a == 39 or a == 41 or a == 93 or a == 125 or a == 42 or a == 95:  # " ' ) ] } * _
+        if (
+            a == ord('"')
+            or a == ord("'")
+            or a == ord(")")
+            or a == ord("]")
+            or a == ord("}")
+            or a == ord("*")
+            or a == ord("_")
+        ):
             position += 1
             continue
         b = text[position + 1] if position + 1 < stop else 0
@@ -193,7 +201,12 @@ def _is_blank(text: np.ndarray, position: int, stop: int) -> bool:
     a = text[position]
     b = text[position + 1] if position + 1 < stop else 0
     c = text[position + 2] if position + 2 < stop else 0
-    return a == 32 or (9 <= a <= 13) or (a == 0xC2 and b == 0xA0) or (a == 0xE3 and b == 0x80 and c == 0x80)
+    return (
+        a == ord(" ")
+        or (ord("\t") <= a <= ord("\r"))
+        or (a == 0xC2 and b == 0xA0)
+        or (a == 0xE3 and b == 0x80 and c == 0x80)
+    )
 
 
 @kernel
@@ -203,7 +216,7 @@ def _starts_lowercase(text: np.ndarray, position: int, stop: int) -> bool:
         return False
     a = text[position]
     b = text[position + 1] if position + 1 < stop else 0
-    if 97 <= a <= 122:
+    if ord("a") <= a <= ord("z"):
         return True
     if a == 0xC3:
         return b >= 0x9F
@@ -224,24 +237,24 @@ def _is_abbreviation(text: np.ndarray, begin: int, position: int, abbreviations:
         if position - first > _MAX_WORD_BYTES:
             return False
     if first == position:
-        while first > begin and 48 <= text[first - 1] <= 57:
+        while first > begin and ord("0") <= text[first - 1] <= ord("9"):
             first -= 1
         if first == position:
             return False
-        while first > begin and (text[first - 1] == 32 or text[first - 1] == 9):
+        while first > begin and (text[first - 1] == ord(" ") or text[first - 1] == ord("\t")):
             first -= 1
-        return first == begin or text[first - 1] == 10
+        return first == begin or text[first - 1] == ord("\n")
     size = position - first
     # A single letter has one byte, or two. "I" is excluded, since it ends sentences more often.
     if size == 1:
-        return text[first] != 73
+        return text[first] != ord("I")
     if size == 2 and 0xC3 <= text[first] < 0xE0:
         return True
     number = np.uint64(0xCBF29CE484222325)
     at = first
     while at < position:
         byte = np.uint64(text[at])
-        if 65 <= text[at] <= 90:
+        if ord("A") <= text[at] <= ord("Z"):
             byte = np.uint64(text[at] + 32)
         elif text[at] == 0xD0 and at + 1 < position and 0x90 <= text[at + 1] <= 0x9F:
             # А to П: the lowercase letter has the same first byte.
@@ -256,4 +269,4 @@ def _is_abbreviation(text: np.ndarray, begin: int, position: int, abbreviations:
 
 @kernel
 def _is_ascii_letter(byte: int) -> bool:
-    return 65 <= byte <= 90 or 97 <= byte <= 122
+    return ord("A") <= byte <= ord("Z") or ord("a") <= byte <= ord("z")

@@ -152,9 +152,9 @@ def _entity(data, start, end, names, codepoints):
     from_byte = start
     while (
         from_byte + 4 < end
-        and data[from_byte + 1] == 0x61
-        and data[from_byte + 2] == 0x6D
-        and data[from_byte + 3] == 0x70
+        and data[from_byte + 1] == ord("a")
+        and data[from_byte + 2] == ord("m")
+        and data[from_byte + 3] == ord("p")
         and data[from_byte + 4] == _SEMICOLON
     ):
         from_byte += 4
@@ -166,7 +166,7 @@ def _entity(data, start, end, names, codepoints):
         return np.int64(_AMPERSAND), start + 1
     last = from_byte + length - 1
     if data[from_byte + 1] == _HASH:
-        hexadecimal = (data[from_byte + 2] | 0x20) == 0x78
+        hexadecimal = (data[from_byte + 2] | 0x20) == ord("x")
         codepoint = np.int64(0)
         for at in range(from_byte + 2 + hexadecimal, last):
             codepoint = codepoint * (16 if hexadecimal else 10) + _digit(data[at])
@@ -182,7 +182,7 @@ def _entity(data, start, end, names, codepoints):
 
 @kernel
 def _digit(byte):
-    return np.int64(byte) - 0x30 if byte < 0x40 else (np.int64(byte) | 0x20) - 0x61 + 10
+    return np.int64(byte) - ord("0") if byte < 0x40 else (np.int64(byte) | 0x20) - ord("a") + 10
 
 
 @kernel
@@ -203,11 +203,15 @@ def _escape(data, start, end):
         if not _is_mark(data, at + 5, end):
             return unit, at + 5
     after = at
-    while after < end and 0x61 <= (data[after] | 0x20) <= 0x7A and data[after] < 0x80:
+    while after < end and ord("a") <= (data[after] | 0x20) <= ord("z") and data[after] < 0x80:
         after += 1
     if after >= at + 2 and after < end and data[after] == _BRACE:
         return np.int64(_SPACE), after
-    if at < end and (data[at] == 0x6E or data[at] == 0x74 or data[at] == 0x72) and not _is_mark(data, at + 1, end):
+    if (
+        at < end
+        and (data[at] == ord("n") or data[at] == ord("t") or data[at] == ord("r"))
+        and not _is_mark(data, at + 1, end)
+    ):
         return np.int64(_SPACE), at + 1
     return np.int64(_BACKSLASH), start + 1
 
@@ -221,12 +225,12 @@ def _is_mark(data, at, end):
 @kernel
 def _hexadecimal_unit(data, at, end):
     """Return the value of `u` and four hexadecimal digits at `at`; -1 without."""
-    if at + 5 > end or data[at] != 0x75:
+    if at + 5 > end or data[at] != ord("u"):
         return np.int64(-1)
     value = np.int64(0)
     for place in range(at + 1, at + 5):
         byte = data[place]
-        if not (0x30 <= byte <= 0x39 or 0x61 <= (byte | 0x20) <= 0x66):
+        if not (ord("0") <= byte <= ord("9") or ord("a") <= (byte | 0x20) <= ord("f")):
             return np.int64(-1)
         value = value * 16 + _digit(byte)
     return value
@@ -237,7 +241,7 @@ def _entity_length(data, position, end):
     """Return the bytes of an HTML entity whose name or number begins after `position`; 0 where none does."""
     last = min(end, position + _MAX_ENTITY_BYTES)
     numeric = position + 1 < last and data[position + 1] == _HASH
-    hexadecimal = numeric and position + 2 < last and (data[position + 2] | 0x20) == 0x78
+    hexadecimal = numeric and position + 2 < last and (data[position + 2] | 0x20) == ord("x")
     begin = position + 1 + numeric + hexadecimal
     for at in range(begin, last):
         byte = data[at]
@@ -246,10 +250,10 @@ def _entity_length(data, position, end):
             longest = 6 if hexadecimal else 7 if numeric else 8
             shortest = 1 if numeric else 2
             return at + 1 - position if shortest <= length <= longest else 0
-        digit = 0x30 <= byte <= 0x39
-        letter = 0x61 <= (byte | 0x20) <= 0x7A
+        digit = ord("0") <= byte <= ord("9")
+        letter = ord("a") <= (byte | 0x20) <= ord("z")
         if hexadecimal:
-            allowed = digit or 0x61 <= (byte | 0x20) <= 0x66
+            allowed = digit or ord("a") <= (byte | 0x20) <= ord("f")
         elif numeric:
             allowed = digit
         else:

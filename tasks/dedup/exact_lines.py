@@ -183,7 +183,7 @@ def _lines_of(data, offsets, rows, fold, paragraphs, least_words, words, hashes,
             stop = start
             while True:
                 line = stop
-                while stop < end and data[stop] != 0x0A:
+                while stop < end and data[stop] != ord("\n"):
                     stop += 1
                 blank = _is_blank(data, line, stop)
                 if stop < end:
@@ -208,7 +208,7 @@ def _lines_of(data, offsets, rows, fold, paragraphs, least_words, words, hashes,
 @kernel
 def _is_blank(data, start, end):
     for position in range(start, end):
-        if data[position] != 0x20 and data[position] != 0x09 and data[position] != 0x0D:
+        if data[position] != ord(" ") and data[position] != ord("\t") and data[position] != ord("\r"):
             return False
     return True
 
@@ -218,6 +218,6 @@ def _count_line_ends(data, offsets, rows):
     count = 0
     for row in rows:
         for position in range(offsets[row], offsets[row + 1]):
-            count += data[position] == 0x0A
+            count += data[position] == ord("\n")
         count += 1
     return count

@@ -137,10 +137,10 @@ def _snap_to_lines(data, begin, end, start, stop, length):
     while stop < end and stop > start and (data[stop] & 0xC0) == 0x80:
         stop -= 1
     first = start
-    while first < stop and first > begin and data[first - 1] != 0x0A:
+    while first < stop and first > begin and data[first - 1] != ord("\n"):
         first += 1
     last = stop
-    while last > first and last < end and data[last - 1] != 0x0A:
+    while last > first and last < end and data[last - 1] != ord("\n"):
         last -= 1
     if last - first >= length:
         return first, last

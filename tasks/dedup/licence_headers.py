@@ -50,7 +50,7 @@ def body_start(data, start, end):
         position = block_end
     for index in range(body, end):
         byte = data[index] | 0x20
-        if data[index] >= 0x80 or 97 <= byte <= 122 or 48 <= data[index] <= 57:
+        if data[index] >= 0x80 or ord("a") <= byte <= ord("z") or ord("0") <= data[index] <= ord("9"):
             return body
     return start
 
@@ -70,11 +70,11 @@ def _end_of_comments(data, position, end, is_unclosed):
             is_unclosed[kind] = True
     found = _NO_COMMENT
     while _is_comment_line(data, position, end):
-        while position < end and data[position] != 10:
+        while position < end and data[position] != ord("\n"):
             position += 1
         found = position
         position += 1
-        while position < end and (data[position] == 32 or data[position] == 9):
+        while position < end and (data[position] == ord(" ") or data[position] == ord("\t")):
             position += 1
     return found
 
@@ -104,7 +104,7 @@ def _match(data, position, end, word):
         if position + size >= end:
             return 0
         byte = data[position + size]
-        if 65 <= byte <= 90:
+        if ord("A") <= byte <= ord("Z"):
             byte |= 0x20
         if byte != word[size]:
             return 0
@@ -114,4 +114,4 @@ def _match(data, position, end, word):
 
 @kernel
 def _is_blank(byte):
-    return byte == 32 or 9 <= byte <= 13
+    return byte == ord(" ") or ord("\t") <= byte <= ord("\r")

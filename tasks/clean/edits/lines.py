@@ -135,7 +135,7 @@ def _is_long(data, position, end, unsegmented, table, least):
     """Return (whether the line that begins at a position is blank or long enough, where it ends)."""
     spaced = chinese_japanese = south_east_asian = 0
     has_text = in_word = after_unsegmented = False
-    while position < end and data[position] != 10:
+    while position < end and data[position] != ord("\n"):
         codepoint, position = decode(data, position)
         flags = flags_of(codepoint, table)
         has_text |= flags & WHITESPACE == 0
@@ -154,7 +154,7 @@ def _is_long(data, position, end, unsegmented, table, least):
         else:
             continue
         if _count_words(spaced, chinese_japanese, south_east_asian) >= least:
-            while position < end and data[position] != 10:
+            while position < end and data[position] != ord("\n"):
                 position += 1
             return True, position
     return not has_text or _count_words(spaced, chinese_japanese, south_east_asian) >= least, position

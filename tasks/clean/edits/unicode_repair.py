@@ -187,7 +187,7 @@ def write_visible(data, begins, ends, outcomes, place, table):
         position = begins[text]
         outcome = UNCHANGED
         while position < ends[text]:
-            while position < ends[text] and 0x20 <= data[position] < 0x7F:
+            while position < ends[text] and ord(" ") <= data[position] < 0x7F:
                 data[place] = data[position]
                 place += 1
                 position += 1
@@ -202,7 +202,7 @@ def write_visible(data, begins, ends, outcomes, place, table):
             elif action == _LINE_FEED:
                 data[place] = 10
                 place += 1
-                if following < ends[text] and data[following] == 10:
+                if following < ends[text] and data[following] == ord("\n"):
                     following += 1
                 outcome = REWRITTEN
             elif action == _LEAVE_TO_PYTHON:
@@ -222,7 +222,7 @@ def write_visible(data, begins, ends, outcomes, place, table):
 def _action_for(codepoint, flags):
     if flags & INVISIBLE == 0 or codepoint == _UNASSIGNED:
         return _KEEP
-    if 0x0B <= codepoint <= 0x0D or codepoint == 0x85 or codepoint == 0x2028 or codepoint == 0x2029:
+    if ord("\v") <= codepoint <= ord("\r") or codepoint == 0x85 or codepoint == 0x2028 or codepoint == 0x2029:
         return _LINE_FEED
     if codepoint == _ESCAPE or 0x200C <= codepoint <= 0x200D or codepoint >= _FIRST_TAG:
         return _LEAVE_TO_PYTHON

@@ -286,13 +286,13 @@ def _find_subwords(raw, begin, end, words, shortest, longest, bucket, found, cou
 @kernel
 def _bracketed(raw, begin, size, place):
     if place == 0:
-        return np.uint8(60)
-    return np.uint8(62) if place == size - 1 else raw[begin + place - 1]
+        return np.uint8(ord("<"))
+    return np.uint8(ord(">")) if place == size - 1 else raw[begin + place - 1]
 
 
 @kernel
 def _is_space(byte):
-    return byte == 32 or 9 <= byte <= 13 or byte == 0
+    return byte == ord(" ") or ord("\t") <= byte <= ord("\r") or byte == 0
 
 
 @kernel

@@ -77,7 +77,7 @@ def count_features(raw, table, features, values):
             in_word = False
             words_in_line += 1
         if flags & WHITESPACE:
-            if codepoint == 10:
+            if codepoint == ord("\n"):
                 shape_before_that, shape_before = shape_before, np.uint64(10)
                 features[count] = _feature(_LINE, np.uint64(min(words_in_line, _LONG_LINE)))
                 count += 1
@@ -87,11 +87,11 @@ def count_features(raw, table, features, values):
             word = (word ^ np.uint64(codepoint)) * HASH_MULTIPLIER
             if flags & UNSEGMENTED:
                 symbol = np.uint64(2)
-            elif 65 <= codepoint <= 90 or 0x410 <= codepoint <= 0x42F:
+            elif ord("A") <= codepoint <= ord("Z") or 0x410 <= codepoint <= 0x42F:
                 symbol = np.uint64(3)
             elif flags & (LETTER | MARK):
                 symbol = np.uint64(4)
-            elif 48 <= codepoint <= 57:
+            elif ord("0") <= codepoint <= ord("9"):
                 symbol = np.uint64(5)
             else:
                 symbol = np.uint64(codepoint)

@@ -73,7 +73,7 @@ def _find_numbers(data, least_digits, found):
     position = 0
     end = len(data)
     while position < end:
-        if not 48 <= data[position] <= 57:
+        if not ord("0") <= data[position] <= ord("9"):
             position += 1
             continue
         digits, after = number_at(data, 0, position, end)
@@ -98,7 +98,7 @@ def number_at(data, begin, position, end):
     separator = np.int64(0)
     while position < end and gap <= LONGEST_GAP:
         width = 1
-        if 48 <= data[position] <= 57:
+        if ord("0") <= data[position] <= ord("9"):
             digits += 1
             size = size + 1 if gap == 0 else 1
             if size == 1:
@@ -139,23 +139,29 @@ def _with_size(sizes, groups, size):
 
 @kernel
 def _is_other_number(data, first, digits, groups, sizes, separators, separator):
-    century = 10 * (data[first] - 48) + data[first + 1] - 48
+    century = _two_digits(data, first)
     begins_with_year = 10 <= century <= 20 and sizes[0] == 4
     if groups == 1:
         # Dates and times without separators
         return digits >= 20 or ((digits == 8 or digits == 14) and 19 <= century <= 20)
-    if groups == 2 and separators == 1 and separator == 46:
+    if groups == 2 and separators == 1 and separator == ord("."):
         return True
     if groups == 2 and begins_with_year and sizes[1] == 4:
         place = first + 4
-        while not 48 <= data[place] <= 57:
+        while not ord("0") <= data[place] <= ord("9"):
             place += 1
-        return 10 <= 10 * (data[place] - 48) + data[place + 1] - 48 <= 20
+        return 10 <= _two_digits(data, place) <= 20
     if groups >= 3 and begins_with_year and sizes[1] == 2 and sizes[2] == 2 and separators == 1:
         return digits <= 10
-    if groups == 5 and digits == 13 and sizes[0] == 3 and data[first] == 57 and data[first + 1] == 55:
-        return data[first + 2] >= 56
+    if groups == 5 and digits == 13 and sizes[0] == 3 and data[first] == ord("9") and data[first + 1] == ord("7"):
+        return data[first + 2] >= ord("8")
     return groups == 4 and digits == 10 and sizes[0] == 1 and sizes[3] == 1
+
+
+@kernel
+def _two_digits(data, place):
+    """Return the number that two digits are."""
+    return 10 * (np.int64(data[place]) - ord("0")) + np.int64(data[place + 1]) - ord("0")
 
 
 @kernel
@@ -172,7 +178,9 @@ def _decode_separator(data, position, end):
 @kernel
 def separates_digits(codepoint):
     """Return whether a character may separate the digits of one number."""
-    is_ascii = codepoint == 32 or 45 <= codepoint <= 47 or codepoint == 40 or codepoint == 41
+    is_ascii = (
+        codepoint == ord(" ") or ord("-") <= codepoint <= ord("/") or codepoint == ord("(") or codepoint == ord(")")
+    )
     is_blank = codepoint == 0xA0 or codepoint == 0x202F
     is_dash = codepoint == 0x2010 or codepoint == 0x2011 or codepoint == 0x2013
     return is_ascii or is_blank or is_dash or codepoint == 0xFF08 or codepoint == 0xFF09
@@ -182,7 +190,7 @@ def separates_digits(codepoint):
 def _find_accounts(data, found):
     count = digits = 0
     for position in range(len(data)):
-        if not 48 <= data[position] <= 57:
+        if not ord("0") <= data[position] <= ord("9"):
             digits = 0
             continue
         digits += 1
@@ -202,20 +210,25 @@ def account_before(data, begin, position, end, digits):
     one capital is before seven digits, with a hyphen between or not.
     """
     last = position - digits
-    is_spaced = last >= begin and ((data[last] == 32 and digits == 2) or (data[last] == 45 and digits == 7))
+    is_spaced = last >= begin and ((data[last] == ord(" ") and digits == 2) or (data[last] == ord("-") and digits == 7))
     if is_spaced:
         last -= 1
     first = last
-    while first >= begin and 65 <= data[first] <= 90 and last - first < 7:
+    while first >= begin and ord("A") <= data[first] <= ord("Z") and last - first < 7:
         first -= 1
     capitals = last - first
     if digits == 7:
         fits = capitals == 1
     elif is_spaced:
-        fits = capitals == 2 and position + 2 < end and data[position + 1] == 32 and 48 <= data[position + 2] <= 57
+        fits = (
+            capitals == 2
+            and position + 2 < end
+            and data[position + 1] == ord(" ")
+            and ord("0") <= data[position + 2] <= ord("9")
+        )
     else:
         fits = 2 <= capitals <= 6
-    if not fits or (first >= begin and _joins_token(data[first]) and data[first] != 45):
+    if not fits or (first >= begin and _joins_token(data[first]) and data[first] != ord("-")):
         return -1
     return first + 1
 
@@ -228,21 +241,21 @@ def _find_secrets(data, found):
     position = 0
     while position < size:
         byte = data[position]
-        if 48 <= byte <= 57 and position >= token_end:
+        if ord("0") <= byte <= ord("9") and position >= token_end:
             token, token_end = token_around(data, 0, position, size)
             if token >= 0 and (count == 0 or found[count - 1, 1] <= token):
                 found[count] = token, token_end
                 count += 1
-        elif byte == 75 and ends_key(data, 0, position, size):
+        elif byte == ord("K") and ends_key(data, 0, position, size):
             if count == 0 or found[count - 1, 1] <= position:
                 found[count] = position, position + 1
                 count += 1
-        elif byte == 64 and ends_password(data, 0, position):
+        elif byte == ord("@") and ends_password(data, 0, position):
             found[count] = position, position + 1
             count += 1
         elif (
-            byte == 58
-            or byte == 61
+            byte == ord(":")
+            or byte == ord("=")
             or (byte == 0xEF and position + 2 < size and data[position + 1] == 0xBC and data[position + 2] == 0x9A)
         ):
             after = position + (3 if byte == 0xEF else 1)
@@ -256,12 +269,12 @@ def _find_secrets(data, found):
 
 @kernel
 def _joins_word(byte):
-    return 48 <= byte <= 57 or 97 <= byte | 32 <= 122 or byte == 95
+    return ord("0") <= byte <= ord("9") or ord("a") <= byte | 32 <= ord("z") or byte == ord("_")
 
 
 @kernel
 def _joins_token(byte):
-    return 48 <= byte <= 57 or 97 <= byte | 32 <= 122 or byte == 95 or byte == 45
+    return ord("0") <= byte <= ord("9") or ord("a") <= byte | 32 <= ord("z") or byte == ord("_") or byte == ord("-")
 
 
 @kernel
@@ -283,11 +296,16 @@ def token_around(data, begin, position, end):
     two = code >> 8
     third = data[start + 2]
     # AC or SK and hexadecimal digits; AA behind a colon; the second part of SG.x.y
-    if (two == 0x4143 or two == 0x534B) and (48 <= third <= 57 or 97 <= third <= 102):
+    if (two == 0x4143 or two == 0x534B) and (ord("0") <= third <= ord("9") or ord("a") <= third <= ord("f")):
         return start, after
-    if two == 0x4141 and start > begin and data[start - 1] == 58:
+    if two == 0x4141 and start > begin and data[start - 1] == ord(":"):
         return start, after
-    if start - 3 >= begin and data[start - 1] == 46 and data[start - 2] == 71 and data[start - 3] == 83:
+    if (
+        start - 3 >= begin
+        and data[start - 1] == ord(".")
+        and data[start - 2] == ord("G")
+        and data[start - 3] == ord("S")
+    ):
         return start, after
     return -1, after
 
@@ -295,8 +313,13 @@ def token_around(data, begin, position, end):
 @kernel
 def ends_key(data, begin, position, end):
     """Return whether a K is in AKIA at its place, or begins the end of the armour of a private key."""
-    if position - 1 >= begin and data[position - 1] == 65 and position + 2 < end and data[position + 1] == 73:
-        return data[position + 2] == 65
+    if (
+        position - 1 >= begin
+        and data[position - 1] == ord("A")
+        and position + 2 < end
+        and data[position + 1] == ord("I")
+    ):
+        return data[position + 2] == ord("A")
     if position + len(_KEY_ARMOUR) > end:
         return False
     offset = 0
@@ -310,10 +333,22 @@ def ends_password(data, begin, position):
     """Return whether an at sign ends a user and a password in an address, as in `://user:password@`."""
     last = position - 1
     has_colon = False
-    while last > begin and position - last < 200 and data[last] > 32 and data[last] != 47 and data[last] != 64:
-        has_colon |= data[last] == 58
+    while (
+        last > begin
+        and position - last < 200
+        and data[last] > ord(" ")
+        and data[last] != ord("/")
+        and data[last] != ord("@")
+    ):
+        has_colon |= data[last] == ord(":")
         last -= 1
-    return has_colon and last - 2 >= begin and data[last] == 47 and data[last - 1] == 47 and data[last - 2] == 58
+    return (
+        has_colon
+        and last - 2 >= begin
+        and data[last] == ord("/")
+        and data[last - 1] == ord("/")
+        and data[last - 2] == ord(":")
+    )
 
 
 @kernel
@@ -322,7 +357,9 @@ def assigns_secret(data, begin, position, following, end):
     ASCII), and a value of some length with a digit follows it."""
     last = position - 1
     skipped = 0
-    while last >= begin and skipped < 8 and (data[last] <= 32 or _may_quote(data[last]) or data[last] == 58):
+    while (
+        last >= begin and skipped < 8 and (data[last] <= ord(" ") or _may_quote(data[last]) or data[last] == ord(":"))
+    ):
         last -= 1
         skipped += 1
     if last - 1 < begin:
@@ -339,14 +376,19 @@ def assigns_secret(data, begin, position, following, end):
     while (
         place < end
         and skipped < 12
-        and (data[place] <= 32 or _may_quote(data[place]) or 60 <= data[place] <= 62 or data[place] == 58)
+        and (
+            data[place] <= ord(" ")
+            or _may_quote(data[place])
+            or ord("<") <= data[place] <= ord(">")
+            or data[place] == ord(":")
+        )
     ):
         place += 1
         skipped += 1
     value = place
     has_digit = False
-    while place < end and place - value < _MOST_SECRET and data[place] > 32 and not _ends_value(data[place]):
-        has_digit |= 48 <= data[place] <= 57
+    while place < end and place - value < _MOST_SECRET and data[place] > ord(" ") and not _ends_value(data[place]):
+        has_digit |= ord("0") <= data[place] <= ord("9")
         if has_digit and place - value + 1 >= _LEAST_SECRET:
             return True
         place += 1
@@ -355,9 +397,17 @@ def assigns_secret(data, begin, position, following, end):
 
 @kernel
 def _may_quote(byte):
-    return byte == 34 or byte == 39 or byte == 96 or byte == 42 or byte == 93
+    return byte == ord('"') or byte == ord("'") or byte == ord("`") or byte == ord("*") or byte == ord("]")
 
 
 @kernel
 def _ends_value(byte):
-    return byte == 34 or byte == 39 or byte == 96 or byte == 60 or byte == 62 or byte == 44 or byte == 59
+    return (
+        byte == ord('"')
+        or byte == ord("'")
+        or byte == ord("`")
+        or byte == ord("<")
+        or byte == ord(">")
+        or byte == ord(",")
+        or byte == ord(";")
+    )

@@ -201,7 +201,7 @@ def _mark_mojibake(raw, table, found):
     position = 0
     while position <= len(raw):
         if position == len(raw) or raw[position] < 0x80:
-            if position == len(raw) or raw[position] == 10:
+            if position == len(raw) or raw[position] == ord("\n"):
                 if first:
                     found[count, 0], found[count, 1], found[count, 2] = line, begin, position
                     found[count, 3], found[count, 4] = first, last

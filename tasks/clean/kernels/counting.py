@@ -155,7 +155,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
             unit_length += 1
             unit_width += _WIDTH_OF_UNSEGMENTED if is_unsegmented else 1
             has_letter |= flags & LETTER != 0
-        if (flags & PLAIN_LETTER or codepoint == 32) and dots == 0 and not may_end_sentence:
+        if (flags & PLAIN_LETTER or codepoint == ord(" ")) and dots == 0 and not may_end_sentence:
             # Most characters: none of what is looked for below, and no line feed.
             if not is_whitespace and not in_line:
                 in_line = True
@@ -165,27 +165,27 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
             # Sentences
             if flags & FULL_STOP:
                 sentences += 1
-            if codepoint == 46 or codepoint == 33 or codepoint == 63:
+            if codepoint == ord(".") or codepoint == ord("!") or codepoint == ord("?"):
                 may_end_sentence = True
             elif may_end_sentence and flags & SENTENCE_CLOSER == 0:
                 sentences += is_whitespace
                 may_end_sentence = False
             # Single characters
-            if codepoint == 46:
+            if codepoint == ord("."):
                 dots += 1
             else:
                 ellipses += dots // 3
                 dots = 0
-            if codepoint == 35:
+            if codepoint == ord("#"):
                 hash_signs += 1
-            elif codepoint == 123:
+            elif codepoint == ord("{"):
                 braces += 1
             elif codepoint == _HORIZONTAL_ELLIPSIS:
                 ellipses += 1
-            elif codepoint == 112 or codepoint == 80:
+            elif codepoint == ord("p") or codepoint == ord("P"):
                 lorem += has_word(data, begin, position - _RARE_IN_LOREM_IPSUM, end, _LOREM_IPSUM)
             # Lines
-            if codepoint == 10:
+            if codepoint == ord("\n"):
                 line_feeds += position < end
                 if line_length_saved:
                     hashes[LINE_ROW, line] = mix_hash(line_saved)
@@ -209,9 +209,9 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
             elif not is_whitespace and not in_line:
                 in_line = True
                 first_flags = flags
-                is_dash = codepoint == 45 and following < end and data[following] == 45
+                is_dash = codepoint == ord("-") and following < end and data[following] == ord("-")
         if is_whitespace or is_outside:
-            if codepoint != 10 and in_line:
+            if codepoint != ord("\n") and in_line:
                 line_state = (line_state ^ np.uint64(codepoint)) * HASH_MULTIPLIER
                 line_length += 1
                 line_width += 1

@@ -92,8 +92,8 @@ def match_emoticons(data, position, end, is_after_whitespace, entry, entries, bo
 @kernel
 def _may_end_emoticon(byte):
     """Return whether whitespace, or a mark of the end of a sentence, may begin with a byte."""
-    is_blank = byte == 32 or 9 <= byte <= 13 or 28 <= byte <= 31
-    return is_blank or byte == 46 or byte == 44 or byte == 33 or byte == 63 or byte >= 0x80
+    is_blank = byte == ord(" ") or ord("\t") <= byte <= ord("\r") or 28 <= byte <= 31
+    return is_blank or byte == ord(".") or byte == ord(",") or byte == ord("!") or byte == ord("?") or byte >= 0x80
 
 
 @functools.cache

@@ -73,17 +73,30 @@ def starts(data, position, end, first, second, third):
 @kernel
 def is_address(data, position, end):
     """Return whether `http://` or `https://` begins at a position."""
-    if position + 8 > end or data[position + 1] != 116 or data[position + 2] != 116 or data[position + 3] != 112:
+    if (
+        position + 8 > end
+        or data[position + 1] != ord("t")
+        or data[position + 2] != ord("t")
+        or data[position + 3] != ord("p")
+    ):
         return False
-    colon = position + 4 + (data[position + 4] == 115)
-    return data[colon] == 58 and data[colon + 1] == 47 and data[colon + 2] == 47
+    colon = position + 4 + (data[position + 4] == ord("s"))
+    return data[colon] == ord(":") and data[colon + 1] == ord("/") and data[colon + 2] == ord("/")
 
 
 @kernel
 def end_of_address(data, position, end):
-    while position < end and 32 < data[position] < 0x80:
+    while position < end and ord(" ") < data[position] < 0x80:
         byte = data[position]
-        if byte == 34 or byte == 41 or byte == 60 or byte == 62 or byte == 93 or byte == 96 or byte == 124:
+        if (
+            byte == ord('"')
+            or byte == ord(")")
+            or byte == ord("<")
+            or byte == ord(">")
+            or byte == ord("]")
+            or byte == ord("`")
+            or byte == ord("|")
+        ):
             break
         position += 1
     return position
@@ -93,8 +106,8 @@ def end_of_address(data, position, end):
 def end_of_target(data, position, end):
     """Return where the target in parentheses ends that follows `]`, on the same line; the position where none does."""
     begin = position
-    while position < end and data[position] != 10:
-        if data[position] == 41:
+    while position < end and data[position] != ord("\n"):
+        if data[position] == ord(")"):
             return position + 1
         position += 1
     return begin
@@ -108,14 +121,19 @@ def end_of_tag(data, position, end):
     if position + 2 >= end:
         return begin
     following = data[position + 1]
-    if CLASSES[following] != LETTER and CLASSES[following] != CAPITAL and following != 47 and following != 33:
+    if (
+        CLASSES[following] != LETTER
+        and CLASSES[following] != CAPITAL
+        and following != ord("/")
+        and following != ord("!")
+    ):
         return begin
-    if following == 104 and is_address(data, position + 1, end):
+    if following == ord("h") and is_address(data, position + 1, end):
         return begin
     end = min(end, position + MAX_TAG_BYTES)
     position += 1
-    while position < end and data[position] != 10 and data[position] != 60:
-        if data[position] == 62:
+    while position < end and data[position] != ord("\n") and data[position] != ord("<"):
+        if data[position] == ord(">"):
             return position + 1
         position += 1
     return begin
@@ -125,8 +143,8 @@ def end_of_tag(data, position, end):
 def end_of_template(data, position, end):
     """Return where a template tag ends that begins with `{%`, on the same line; the position where none does."""
     begin = position
-    while position + 1 < end and data[position] != 10:
-        if data[position] == 37 and data[position + 1] == 125:
+    while position + 1 < end and data[position] != ord("\n"):
+        if data[position] == ord("%") and data[position + 1] == ord("}"):
             return position + 2
         position += 1
     return begin
@@ -138,14 +156,16 @@ def end_of_front_matter(data, begin, end):
     if not _is_dashed(data, begin, end):
         return begin
     for position in range(begin + 4, min(end, begin + MAX_FRONT_BYTES)):
-        if data[position - 1] == 10 and _is_dashed(data, position, end):
+        if data[position - 1] == ord("\n") and _is_dashed(data, position, end):
             return position + 3
     return begin
 
 
 @kernel
 def _is_dashed(data, position, end):
-    return starts(data, position, end, 45, 45, 45) and (position + 3 == end or data[position + 3] <= 32)
+    return starts(data, position, end, ord("-"), ord("-"), ord("-")) and (
+        position + 3 == end or data[position + 3] <= ord(" ")
+    )
 
 
 @kernel
@@ -154,12 +174,19 @@ def ends_heading_mark(data, position, end, mark):
     begin = position
     while position < end and data[position] == mark:
         position += 1
-    return position - begin <= 6 and position < end and data[position] == 32
+    return position - begin <= 6 and position < end and data[position] == ord(" ")
 
 
 @kernel
 def is_brace(byte):
-    return byte == 123 or byte == 125 or byte == 40 or byte == 41 or byte == 91 or byte == 93
+    return (
+        byte == ord("{")
+        or byte == ord("}")
+        or byte == ord("(")
+        or byte == ord(")")
+        or byte == ord("[")
+        or byte == ord("]")
+    )
 
 
 @kernel
@@ -167,8 +194,8 @@ def is_dialogue(data, position, end):
     """Return whether a line begins with an en dash, an em dash or two hyphens."""
     if position + 3 >= end:
         return False
-    if data[position] == 45:
-        return data[position + 1] == 45 and (data[position + 2] == 32 or data[position + 2] >= 0x80)
+    if data[position] == ord("-"):
+        return data[position + 1] == ord("-") and (data[position + 2] == ord(" ") or data[position + 2] >= 0x80)
     return data[position] == 0xE2 and data[position + 1] == 0x80 and 0x93 <= data[position + 2] <= 0x95
 
 
@@ -178,23 +205,23 @@ def is_item(data, position, end):
     if position + 2 >= end:
         return False
     byte = data[position]
-    if byte == 45 or byte == 42 or byte == 43:
-        return data[position + 1] == 32
+    if byte == ord("-") or byte == ord("*") or byte == ord("+"):
+        return data[position + 1] == ord(" ")
     if byte == 0xE2:
         return data[position + 1] == 0x80 and (data[position + 2] == 0xA2 or data[position + 2] == 0xA3)
-    if byte == 35:
-        return data[position + 1] == 46 and data[position + 2] == 32
+    if byte == ord("#"):
+        return data[position + 1] == ord(".") and data[position + 2] == ord(" ")
     begin = position
     while position < end and CLASSES[data[position]] == DIGIT:
         position += 1
     if position == begin or position - begin > 3 or position + 1 >= end:
         return False
-    return (data[position] == 46 or data[position] == 41) and data[position + 1] == 32
+    return (data[position] == ord(".") or data[position] == ord(")")) and data[position + 1] == ord(" ")
 
 
 @kernel
 def ends_statement(last, last_byte, signs):
-    return last == last_byte and (last == 123 or last == 125 or (last == 59 and signs > 0))
+    return last == last_byte and (last == ord("{") or last == ord("}") or (last == ord(";") and signs > 0))
 
 
 @kernel
@@ -215,22 +242,29 @@ def begins_statement(data, position, end):
 @kernel
 def is_open_end(last):
     """Return whether a line of code goes on after, or closes, a bracket: `(`, `)`, `,`, `:`, `[` or a backslash."""
-    return last == 40 or last == 41 or last == 44 or last == 58 or last == 91 or last == 92
+    return (
+        last == ord("(")
+        or last == ord(")")
+        or last == ord(",")
+        or last == ord(":")
+        or last == ord("[")
+        or last == ord("\\")
+    )
 
 
 @kernel
 def is_checkbox(data, position, end):
     """Return whether a list item begins with `[ ]` or `[x]` and a space; `[s]ave` is a word with its shortcut."""
-    while position < end and data[position] != 91 and _is_item_mark(data[position]):
+    while position < end and data[position] != ord("[") and _is_item_mark(data[position]):
         position += 1
-    if position + 2 >= end or data[position] != 91 or data[position + 2] != 93:
+    if position + 2 >= end or data[position] != ord("[") or data[position + 2] != ord("]"):
         return False
-    return position + 3 == end or data[position + 3] == 32
+    return position + 3 == end or data[position + 3] == ord(" ")
 
 
 @kernel
 def _is_item_mark(byte):
-    return byte == 32 or byte == 42 or byte == 43 or byte == 45
+    return byte == ord(" ") or byte == ord("*") or byte == ord("+") or byte == ord("-")
 
 
 @kernel
@@ -239,19 +273,19 @@ def is_contraction(data, position, end):
     if position + 2 >= end:
         return False
     byte, after = data[position + 1], data[position + 2]
-    if byte == 116 or byte == 109:
-        return after <= 32 or CLASSES[after] == POINT
-    return (byte == 108 and after == 108) or ((byte == 114 or byte == 118) and after == 101)
+    if byte == ord("t") or byte == ord("m"):
+        return after <= ord(" ") or CLASSES[after] == POINT
+    return (byte == ord("l") and after == ord("l")) or ((byte == ord("r") or byte == ord("v")) and after == ord("e"))
 
 
 @kernel
 def opens_literal(data, position, line_end):
     """Return whether a line opens a literal block of reStructuredText: ends with `::` and is no note or the like."""
-    if line_end - position < 2 or data[line_end - 2] != 58:
+    if line_end - position < 2 or data[line_end - 2] != ord(":"):
         return False
-    if not starts(data, position, line_end, 46, 46, 32):
+    if not starts(data, position, line_end, ord("."), ord("."), ord(" ")):
         return True
-    return position + 3 < line_end and (data[position + 3] == 99 or data[position + 3] == 112)
+    return position + 3 < line_end and (data[position + 3] == ord("c") or data[position + 3] == ord("p"))
 
 
 @kernel
@@ -264,10 +298,12 @@ def is_numbered_title(data, position, end):
     """Return whether a line begins with the number of a section, such as `6.1` or `6.1.2.`, and a space."""
     begin = position
     dots = 0
-    while position < end and (CLASSES[data[position]] == DIGIT or data[position] == 46):
-        dots += data[position] == 46
+    while position < end and (CLASSES[data[position]] == DIGIT or data[position] == ord(".")):
+        dots += data[position] == ord(".")
         position += 1
-    return dots > 0 and position - begin >= 3 and position < end and (data[position] == 32 or data[position] == 0xC2)
+    return (
+        dots > 0 and position - begin >= 3 and position < end and (data[position] == ord(" ") or data[position] == 0xC2)
+    )
 
 
 @kernel
@@ -297,7 +333,7 @@ def short_words(data, position, end):
     found = letters = 0
     while position < end:
         byte = data[position]
-        if LETTER <= CLASSES[byte] <= CAPITAL or byte == 39 or 0xC3 <= byte <= 0xD1:
+        if LETTER <= CLASSES[byte] <= CAPITAL or byte == ord("'") or 0xC3 <= byte <= 0xD1:
             letters += 1
         elif CLASSES[byte] != TAIL:
             found += 0 < letters <= 3
@@ -309,17 +345,19 @@ def short_words(data, position, end):
 @kernel
 def is_chat(data, position, end):
     """Return whether a line begins with a time, as `12:34` or `[12:34]`, or a name in angle brackets."""
-    if data[position] == 60:
+    if data[position] == ord("<"):
         name = position + 1
-        while name < end and name < position + MAX_SPEAKER_BYTES and 32 < data[name] != 62:
+        while name < end and name < position + MAX_SPEAKER_BYTES and ord(" ") < data[name] != ord(">"):
             name += 1
-        return name + 2 < end and name > position + 1 and data[name] == 62 and data[name + 1] == 32
-    position += data[position] == 91
+        return name + 2 < end and name > position + 1 and data[name] == ord(">") and data[name + 1] == ord(" ")
+    position += data[position] == ord("[")
     digits = 0
     while position < end and CLASSES[data[position]] == DIGIT:
         position += 1
         digits += 1
-    return 1 <= digits <= 2 and position + 2 < end and data[position] == 58 and CLASSES[data[position + 1]] == DIGIT
+    return (
+        1 <= digits <= 2 and position + 2 < end and data[position] == ord(":") and CLASSES[data[position + 1]] == DIGIT
+    )
 
 
 @kernel
@@ -329,12 +367,12 @@ def is_speaker(data, position, end):
     words = 1
     while position < end and position - begin <= MAX_SPEAKER_BYTES:
         byte = data[position]
-        if byte == 58:
-            return position > begin + 1 and position + 4 < end and data[position + 1] == 32 and words <= 3
+        if byte == ord(":"):
+            return position > begin + 1 and position + 4 < end and data[position + 1] == ord(" ") and words <= 3
         if byte == 0xEF and position + 6 < end and data[position + 1] == 0xBC and data[position + 2] == 0x9A:
             return position > begin + 1
-        words += byte == 32
-        if byte == 0x2E or byte == 0x2C:
+        words += byte == ord(" ")
+        if byte == ord(".") or byte == ord(","):
             return False
         position += 1
     return False
@@ -347,9 +385,9 @@ def end_of_entity(data, position, end):
     position += 1
     while position < end and position < begin + MAX_ENTITY_BYTES:
         byte = data[position]
-        if byte == 59:
+        if byte == ord(";"):
             return position + 1 if position > begin + 1 else begin
-        if byte <= 32 or byte >= 0x80 or byte == 38:
+        if byte <= ord(" ") or byte >= 0x80 or byte == ord("&"):
             break
         position += 1
     return begin
@@ -360,13 +398,18 @@ def begins_with_word(data, position, end, words, bounds):
     """Return whether a line begins with one of the words (lower case) in any case, after marks of headings and lists
     and a number with a point."""
     while position < end and (
-        data[position] == 35 or data[position] == 42 or data[position] == 61 or data[position] == 32
+        data[position] == ord("#")
+        or data[position] == ord("*")
+        or data[position] == ord("=")
+        or data[position] == ord(" ")
     ):
         position += 1
     first = position
     while position < end and CLASSES[data[position]] == DIGIT:
         position += 1
-    is_number = first < position and position + 1 < end and data[position] == 46 and data[position + 1] == 32
+    is_number = (
+        first < position and position + 1 < end and data[position] == ord(".") and data[position + 1] == ord(" ")
+    )
     position = position + 2 if is_number else first
     for word in range(len(bounds) - 1):
         size = bounds[word + 1] - bounds[word]
@@ -375,7 +418,7 @@ def begins_with_word(data, position, end, words, bounds):
         offset = 0
         while offset < size:
             byte, wanted = data[position + offset], words[bounds[word] + offset]
-            if byte != wanted and not (97 <= wanted <= 122 and byte | 32 == wanted):
+            if byte != wanted and not (ord("a") <= wanted <= ord("z") and byte | 32 == wanted):
                 break
             offset += 1
         if offset == size:
@@ -385,10 +428,13 @@ def begins_with_word(data, position, end, words, bounds):
 
 @kernel
 def starts_with_markup(data, begin, end):
-    while begin < end and data[begin] <= 32:
+    while begin < end and data[begin] <= ord(" "):
         begin += 1
     if begin + 2 >= end:
         return 0
-    if data[begin] == 60:
+    if data[begin] == ord("<"):
         return int(end_of_tag(data, begin, end) > begin)
-    return int((data[begin] == 123 and data[begin + 1] == 123) or (data[begin] == 35 and data[begin + 1] == 82))
+    return int(
+        (data[begin] == ord("{") and data[begin + 1] == ord("{"))
+        or (data[begin] == ord("#") and data[begin + 1] == ord("R"))
+    )

@@ -129,7 +129,7 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
         if flags & INVISIBLE:
             features |= np.uint32(INVISIBLE_CHARACTER)
         # Numbers, accounts and tokens are scanned to their ends where they begin
-        if 48 <= byte <= 57:
+        if ord("0") <= byte <= ord("9"):
             digits += 1
             if position >= number_end:
                 number, number_end = number_at(data, begin, position, end)
@@ -146,13 +146,13 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
             if digit_groups >= _DOTS_OF_IPV4:
                 features |= np.uint32(DOTTED_DIGITS)
         else:
-            if byte == 46 and 0 < digits <= _SHORT_DIGITS:
+            if byte == ord(".") and 0 < digits <= _SHORT_DIGITS:
                 digit_groups += 1
             else:
                 digit_groups = 0
             digits = 0
         if byte < 0x80:
-            if byte == 10:
+            if byte == ord("\n"):
                 if (
                     line_has_text
                     and position - line == size_before
@@ -162,54 +162,62 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
                 line_before, size_before = line, position - line
                 line = following
                 line_has_text = False
-            elif byte == 38:
+            elif byte == ord("&"):
                 features |= np.uint32(AMPERSAND | MARKUP)
-            elif byte == 60:
+            elif byte == ord("<"):
                 features |= np.uint32(MARKUP)
                 if has_word(data, begin, position, end, _IMAGE_TAG):
                     features |= np.uint32(IMAGE)
-            elif byte == 91:
+            elif byte == ord("["):
                 following_byte = data[position + 1] if position + 1 < end else np.uint8(0)
-                if 48 <= following_byte <= 57 or following_byte == 101 or following_byte == 99:
+                if ord("0") <= following_byte <= ord("9") or following_byte == ord("e") or following_byte == ord("c"):
                     features |= np.uint32(CITATION)
-                if before == 33:
+                if before == ord("!"):
                     features |= np.uint32(MARKUP | IMAGE)
-                is_letter = 97 <= following_byte | 32 <= 122 or following_byte >= 0x80 or following_byte == 58
-                if before == 91 and is_letter:
+                is_letter = (
+                    ord("a") <= following_byte | 32 <= ord("z") or following_byte >= 0x80 or following_byte == ord(":")
+                )
+                if before == ord("[") and is_letter:
                     features |= np.uint32(WIKITEXT)
-            elif byte == 64:
+            elif byte == ord("@"):
                 features |= np.uint32(AT)
                 if ends_password(data, begin, position):
                     features |= np.uint32(SECRET)
-            elif byte == 61:
+            elif byte == ord("="):
                 if assigns_secret(data, begin, position, following, end):
                     features |= np.uint32(SECRET)
-            elif byte == 58:
+            elif byte == ord(":"):
                 if assigns_secret(data, begin, position, following, end):
                     features |= np.uint32(SECRET)
                 if shortcode >= 1:
                     features |= np.uint32(SHORTCODE)
-                is_joined = _is_hexadecimal(before) or 103 <= before <= 122 or 71 <= before <= 90
-                shortcode = -1 if is_joined or before == 95 or before == 58 or before == 47 else 0
-            elif byte == 118 or byte == 86:
+                is_joined = _is_hexadecimal(before) or ord("g") <= before <= ord("z") or ord("G") <= before <= ord("Z")
+                shortcode = -1 if is_joined or before == ord("_") or before == ord(":") or before == ord("/") else 0
+            elif byte == ord("v") or byte == ord("V"):
                 if has_word(data, begin, position - 2, end, _JAVASCRIPT):
                     features |= np.uint32(JAVASCRIPT)
                 if has_word(data, begin, position - 3, end, _PRIVACY):
                     features |= np.uint32(POLICY)
-            elif byte == 107 or byte == 75:
+            elif byte == ord("k") or byte == ord("K"):
                 if has_word(data, begin, position - 3, end, _COOKIE):
                     features |= np.uint32(POLICY)
-                if byte == 75 and ends_key(data, begin, position, end):
+                if byte == ord("K") and ends_key(data, begin, position, end):
                     features |= np.uint32(SECRET)
-            elif (byte == 109 or byte == 77) and has_word(data, begin, position - 3, end, _TERMS):
+            elif (byte == ord("m") or byte == ord("M")) and has_word(data, begin, position - 3, end, _TERMS):
                 features |= np.uint32(POLICY)
-            if shortcode >= 0 and byte != 58:
-                is_name = 97 <= byte <= 122 or 65 <= byte <= 90 or 48 <= byte <= 57 or byte == 95 or byte == 43
-                shortcode = shortcode + 1 if is_name or byte == 45 else -1
+            if shortcode >= 0 and byte != ord(":"):
+                is_name = (
+                    ord("a") <= byte <= ord("z")
+                    or ord("A") <= byte <= ord("Z")
+                    or ord("0") <= byte <= ord("9")
+                    or byte == ord("_")
+                    or byte == ord("+")
+                )
+                shortcode = shortcode + 1 if is_name or byte == ord("-") else -1
             # Two groups of hexadecimal digits with one or two colons behind each, and the beginning of a third
-            if byte == 58:
+            if byte == ord(":"):
                 if colons and group == 0:
-                    colons = colons if before == 58 and not is_double else 0
+                    colons = colons if before == ord(":") and not is_double else 0
                     is_double = True
                 elif _is_hexadecimal(before):
                     colons = colons + 1 if colons and group <= _HEXADECIMAL_GROUP else 1
@@ -239,7 +247,7 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
                     features |= np.uint32(STICKER)
                 if emoticon_kinds & ~IN_BRACKETS:
                     features |= np.uint32(EMOTICON)
-        if byte != 10:
+        if byte != ord("\n"):
             line_has_text |= flags & WHITESPACE == 0
         has_text |= flags & WHITESPACE == 0
         before, before_flags = codepoint, flags
@@ -290,10 +298,10 @@ def _scan_lines(data, begins, ends, table, found):
         while line <= end:
             line_has_text = False
             position = line
-            while position < end and data[position] != 10 and not line_has_text:
+            while position < end and data[position] != ord("\n") and not line_has_text:
                 codepoint, position = decode(data, position)
                 line_has_text = flags_of(codepoint, table) & WHITESPACE == 0
-            while position < end and data[position] != 10:
+            while position < end and data[position] != ord("\n"):
                 position += 1
             if line_has_text:
                 features &= ~np.uint32(BLANK_TEXT)
@@ -306,7 +314,7 @@ def _scan_lines(data, begins, ends, table, found):
 
 @kernel
 def _is_hexadecimal(codepoint):
-    return 48 <= codepoint <= 57 or 97 <= codepoint <= 102 or 65 <= codepoint <= 70
+    return ord("0") <= codepoint <= ord("9") or ord("a") <= codepoint <= ord("f") or ord("A") <= codepoint <= ord("F")
 
 
 @kernel

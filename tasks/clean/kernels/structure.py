@@ -45,8 +45,8 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
     while position < end:
         # The beginning of the line
         indent = 0
-        while position < end and (data[position] == 32 or data[position] == 9):
-            indent += 4 if data[position] == 9 else 1
+        while position < end and (data[position] == ord(" ") or data[position] == ord("\t")):
+            indent += 4 if data[position] == ord("\t") else 1
             position += 1
         first = position
         # Its characters
@@ -66,12 +66,12 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         last_class = ls.SPACE
         state = HASH_BASIS
         spaces = 0
-        while position < end and data[position] != 10:
+        while position < end and data[position] != ord("\n"):
             byte = data[position]
             kind = ls.CLASSES[byte]
             if kind == ls.SPACE:
                 spaces += 1
-                if byte == 9 and characters:
+                if byte == ord("\t") and characters:
                     gaps += 1
                 is_in_word = False
                 if run >= st.LONG_RUN and 20 * names < run:
@@ -105,7 +105,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                     words += 1
                     since_words += 2
                     is_in_word = True
-                    if byte == 104 and ls.is_address(data, position, end):
+                    if byte == ord("h") and ls.is_address(data, position, end):
                         skip = ls.end_of_address(data, position, end)
                         links += skip - position
                         run = 0
@@ -198,78 +198,82 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                 names = names if run > 1 else 0
             elif kind == ls.POINT:
                 run += 1
-                names = (names if run > 1 else 0) + (byte == 46 or byte == last_byte)
-                if byte == 39:
+                names = (names if run > 1 else 0) + (byte == ord(".") or byte == last_byte)
+                if byte == ord("'"):
                     chat += is_in_word and ls.is_contraction(data, position, end)
                 else:
                     is_in_word = False
-                following = data[position + 1] if position + 1 < end else np.uint8(10)
-                if byte == 46 or byte == 33 or byte == 63:
-                    if following <= 32 or following == 34 or following == 41 or following >= 0x80:
+                following = data[position + 1] if position + 1 < end else np.uint8(ord("\n"))
+                if byte == ord(".") or byte == ord("!") or byte == ord("?"):
+                    if following <= ord(" ") or following == ord('"') or following == ord(")") or following >= 0x80:
                         if since_words >= 2 * st.SENTENCE_WORDS:
                             sentences += 1
                             in_sentences += since_characters
                         since_words = since_characters = 0
-                    chat += byte != 46
-                    questions += byte == 63
-                elif byte == 40:
+                    chat += byte != ord(".")
+                    questions += byte == ord("?")
+                elif byte == ord("("):
                     parentheses += 1
-                    calls += ls.LETTER <= last_class <= ls.DIGIT or last == 95
-                elif byte == 44:
-                    tight_commas += following > 32 and following < 0x80 and last_class != ls.SPACE
+                    calls += ls.LETTER <= last_class <= ls.DIGIT or last == ord("_")
+                elif byte == ord(","):
+                    tight_commas += following > ord(" ") and following < 0x80 and last_class != ls.SPACE
             else:
                 signs += 1
                 run += 1
-                names = (names if run > 1 else 0) + (byte == 95 or byte == 47 or byte == 92 or byte == last_byte)
-                following = data[position + 1] if position + 1 < end else np.uint8(10)
-                if byte == 95:
+                names = (names if run > 1 else 0) + (
+                    byte == ord("_") or byte == ord("/") or byte == ord("\\") or byte == last_byte
+                )
+                following = data[position + 1] if position + 1 < end else np.uint8(ord("\n"))
+                if byte == ord("_"):
                     signs -= is_in_word
                 else:
                     is_in_word = False
-                if byte == 91:
-                    wiki += following == 91
+                if byte == ord("["):
+                    wiki += following == ord("[")
                     bracket = characters
-                elif byte == 93:
-                    if following == 40 and bracket >= 0:
+                elif byte == ord("]"):
+                    if following == ord("(") and bracket >= 0:
                         skip = ls.end_of_target(data, position, end) if targets_end else position
                         targets_end = skip > position
                         links += characters - bracket + skip - position
                         run = 0
-                elif byte == 123:
-                    wiki += following == 123
-                    if following == 37:
+                elif byte == ord("{"):
+                    wiki += following == ord("{")
+                    if following == ord("%"):
                         skip = ls.end_of_template(data, position, end) if templates_end else position
                         templates_end = skip > position
                         tags += skip - position
-                elif byte == 124:
+                elif byte == ord("|"):
                     pipes += 1
-                elif byte == 61:
+                elif byte == ord("="):
                     equals += 1
-                elif byte == 38:
+                elif byte == ord("&"):
                     skip = ls.end_of_entity(data, position, end)
                     entities += skip > position
                     tags += skip - position
-                elif byte == 36:
+                elif byte == ord("$"):
                     dollars += 1
-                elif byte == 92:
+                elif byte == ord("\\"):
                     math += (
                         ls.CLASSES[following] == ls.LETTER
                         and position + 2 < end
                         and ls.CLASSES[data[position + 2]] == ls.LETTER
                     )
-                elif byte == 60:
+                elif byte == ord("<"):
                     skip = ls.end_of_tag(data, position, end)
-                    if skip - position == 5 and ls.starts(data, position + 1, end, 117, 110, 107):
+                    if skip - position == 5 and ls.starts(data, position + 1, end, ord("u"), ord("n"), ord("k")):
                         placeholders += 1
                         skip = position
-                    if ls.starts(data, position + 1, end, 109, 97, 116):
+                    if ls.starts(data, position + 1, end, ord("m"), ord("a"), ord("t")):
                         math += 2
                     tags += skip - position
                     if skip > position:
                         run = 0
                         signs -= 1
-                elif byte == 64 or byte == 35:
-                    handles += following > 57 and following != 64 and (byte == 35 or last_class == ls.SPACE)
+                elif byte == ord("@") or byte == ord("#"):
+                    handles += (
+                        following > ord("9") and following != ord("@") and (byte == ord("#") or last_class == ls.SPACE)
+                    )
             last, last_class, last_byte = byte, kind, byte
             position += 1
             line_end = position
@@ -286,7 +290,10 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         byte = data[first]
         has_text = letters + digits > 0
         is_fence = (
-            (byte == 96 or byte == 126) and first + 2 < end and data[first + 1] == byte and data[first + 2] == byte
+            (byte == ord("`") or byte == ord("~"))
+            and first + 2 < end
+            and data[first + 1] == byte
+            and data[first + 2] == byte
         )
         if literal >= 0 and indent <= literal:
             literal = -1
@@ -296,7 +303,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         elif is_fence and (fence == 0 or fence == byte):
             fence = byte if fence == 0 else np.uint8(0)
             kind_of_line = st.CODE
-        elif fence != 0 or literal >= 0 or ls.starts(data, first, end, 62, 62, 62):
+        elif fence != 0 or literal >= 0 or ls.starts(data, first, end, ord(">"), ord(">"), ord(">")):
             in_doctest |= fence == 0 and literal < 0
             kind_of_line = st.CODE
         elif in_doctest:
@@ -313,23 +320,30 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                 kind_of_line = st.RULE
         elif letters == 0:
             kind_of_line = st.TABLE
-        elif byte == 96 and last == 96:
+        elif byte == ord("`") and last == ord("`"):
             kind_of_line = st.CODE
         elif tags * 10 >= characters * 8:
             kind_of_line = st.LABEL
         elif (
-            (byte == 35 and ls.ends_heading_mark(data, first, end, 35))
-            or (byte == 61 and last == 61)
+            (byte == ord("#") and ls.ends_heading_mark(data, first, end, ord("#")))
+            or (byte == ord("=") and last == ord("="))
             or (sentences == 0 and ls.CLASSES[byte] == ls.DIGIT and ls.is_numbered_title(data, first, end))
         ):
             kind_of_line = st.HEADING
         elif ls.is_dialogue(data, first, end):
             kind_of_line = st.DIALOGUE
-        elif byte == 124 or (pipes >= 2 and wiki == 0 and math == 0) or (byte == 43 and last == 43) or gaps >= 2:
+        elif (
+            byte == ord("|")
+            or (pipes >= 2 and wiki == 0 and math == 0)
+            or (byte == ord("+") and last == ord("+"))
+            or gaps >= 2
+        ):
             kind_of_line = st.TABLE
         elif ls.is_item(data, first, end):
             kind_of_line = st.LIST
-        elif (byte == 46 and ls.starts(data, first, end, 46, 46, 32)) or (byte == 58 and letters > 1):
+        elif (byte == ord(".") and ls.starts(data, first, end, ord("."), ord("."), ord(" "))) or (
+            byte == ord(":") and letters > 1
+        ):
             kind_of_line = st.LABEL
         elif wiki == 0 and math == 0 and sentences == 0 and entities == 0:
             if tight_commas >= 3 and words <= 3 * (tight_commas + 1):
@@ -339,13 +353,13 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
                 or ls.begins_statement(data, first, end)
                 or 5 * (signs - pipes - dollars) >= characters
                 or (calls and ls.is_open_end(last))
-                or (equals and last != 61 and (calls or equals + 1 >= words))
+                or (equals and last != ord("=") and (calls or equals + 1 >= words))
             ):
                 kind_of_line = st.CODE
                 counts[st.CODE_SIGNS] += 1
             elif indent >= 4 and before != st.LIST and (before == st.CODE or 12 * signs >= characters):
                 kind_of_line = st.CODE
-        if last == 58 and fence == 0 and literal < 0 and ls.opens_literal(data, first, line_end):
+        if last == ord(":") and fence == 0 and literal < 0 and ls.opens_literal(data, first, line_end):
             literal = indent
         counts[st.LINES + kind_of_line] += 1
         counts[st.CHARACTERS + kind_of_line] += characters
@@ -372,7 +386,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
         counts[st.CHAT_SIGNS] += chat + handles
         counts[st.HANDLES] += handles
         if kind_of_line != st.DIALOGUE and words + ideographs > 2:
-            is_question = last == 63 or (questions > 0 and kind_of_line == st.HEADING)
+            is_question = last == ord("?") or (questions > 0 and kind_of_line == st.HEADING)
             counts[st.QUESTION_LINES] += is_question or ls.ends_with_wide_question(data, first, line_end)
             if not has_begun:
                 counts[st.FIRST_QUESTION] = counts[st.QUESTION_LINES]
@@ -418,7 +432,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
             after_heading = True
         elif kind_of_line != st.RULE:
             after_heading = False
-        counts[st.OPEN_END] = last == 58 or last == 63 or ls.ends_with_wide_question(data, first, line_end)
+        counts[st.OPEN_END] = last == ord(":") or last == ord("?") or ls.ends_with_wide_question(data, first, line_end)
         before = kind_of_line
     counts[st.EMPTY_HEADINGS] += after_heading
     return place
