@@ -148,9 +148,11 @@ def read_line(data, position, end, words_before, characters_before):
             second = data[position + 1]
             if byte < 0xE2:
                 if byte == 0xC2:
+                    # Latin-1's signs, of which the section sign and the not sign count.
                     signs += second == 0xA7 or second == 0xAC
                     is_in_word = False
                 else:
+                    # Letters: Latin with accents, Greek, Cyrillic, Hebrew, Arabic, Indic and others up to U+1FFF.
                     letters += 1
                     if not is_in_word:
                         words += 1
@@ -168,30 +170,34 @@ def read_line(data, position, end, words_before, characters_before):
                         columns += 1
                     byte = data[position]
             elif byte == 0xE2:
+                # Punctuation and symbols, U+2000 to U+2FFF.
                 is_in_word = False
-                if second >= 0x88 and second <= 0x8B:
+                if 0x88 <= second <= 0x8B:  # mathematical operators
                     math += 1
-                elif second == 0x96 and data[position + 2] == 0xA1:
+                elif second == 0x96 and data[position + 2] == 0xA1:  # an empty box
                     placeholders += 1
-                elif second >= 0x98 and second <= 0x9E:
+                elif 0x98 <= second <= 0x9E:  # pictures and dingbats
                     chat += 1
-                elif second == 0x80 and data[position + 2] == 0xA6:
+                elif second == 0x80 and data[position + 2] == 0xA6:  # an ellipsis ends a sentence
                     if since_words >= 2 * st.SENTENCE_WORDS:
                         sentences += 1
                         in_sentences += since_characters
                     since_words = since_characters = 0
             elif byte == 0xEF or (byte == 0xE3 and second == 0x80):
+                # Punctuation of Chinese and Japanese: U+3000 to U+303F and the full-width forms.
                 is_in_word = False
                 columns += 1
                 third = data[position + 2]
                 questions += byte == 0xEF and third == 0x9F
                 placeholders += byte == 0xEF and second == 0xBF and third == 0xBD
+                # Full stop, exclamation mark and question mark
                 if (byte == 0xE3 and third == 0x82) or (byte == 0xEF and (third == 0x81 or third == 0x9F)):
                     if since_words >= 2 * st.SENTENCE_WORDS:
                         sentences += 1
                         in_sentences += since_characters
                     since_words = since_characters = 0
-            elif byte >= 0xEA and byte <= 0xED:
+            elif 0xEA <= byte <= 0xED:
+                # Korean, whose words have spaces between them
                 letters += 1
                 columns += 1
                 if not is_in_word:
@@ -199,12 +205,14 @@ def read_line(data, position, end, words_before, characters_before):
                     since_words += 2
                     is_in_word = True
             elif byte < 0xEA or (byte == 0xF0 and second >= 0xA0):
+                # Chinese characters and kana
                 letters += 1
                 ideographs += 1
                 columns += 1
                 since_words += 1
                 is_in_word = False
             elif byte == 0xF0:
+                # Emoji
                 chat += 1
                 is_in_word = False
         elif kind == ls.DIGIT:
