@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model.kernels import kernel
+from model.kernels import inlined_kernel
 from tasks.clean.kernels import line_signs as ls
 from tasks.clean.kernels import structure_counts as st
 from tasks.clean.kernels.counting import HASH_BASIS, HASH_MULTIPLIER
@@ -57,7 +57,7 @@ class Line(NamedTuple):
     since_characters: int
 
 
-@kernel
+@inlined_kernel
 def read_line(data, position, end, words_before, characters_before):
     """Return the `Line` at a position; `words_before` and `characters_before` are of the sentence that goes on in it,
     as `since_words` and `since_characters` of the line before."""

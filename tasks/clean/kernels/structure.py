@@ -8,7 +8,7 @@ lines that repeat. Code, tables, headings and lists repeat lines without being r
 
 import numpy as np
 
-from model.kernels import kernel
+from model.kernels import inlined_kernel, kernel
 from tasks.clean.kernels import line_signs as ls
 from tasks.clean.kernels import structure_counts as st
 from tasks.clean.kernels.line_reader import read_line
@@ -111,7 +111,7 @@ def _scan_text(data, begin, end, counts, hashes, lengths, place):
     return place
 
 
-@kernel
+@inlined_kernel
 def _kind_of_line(data, line, end, before):
     """Return the kind of a line that is neither front matter nor in a fence, a literal block or a doctest, and whether
     it is code for its own signs; `before` is the kind of the line before."""
@@ -165,7 +165,7 @@ def _kind_of_line(data, line, end, before):
     return st.TEXT, False
 
 
-@kernel
+@inlined_kernel
 def _count_characters(counts, line, kind):
     """Count the characters of a line of any kind."""
     counts[st.LINES + kind] += 1
@@ -180,7 +180,7 @@ def _count_characters(counts, line, kind):
         counts[st.RUN_CHARACTERS] += line.long_runs
 
 
-@kernel
+@inlined_kernel
 def _count_signs(data, counts, line, kind, has_begun, is_front):
     """Count words and signs of a line outside code."""
     counts[st.TEXT_LETTERS] += line.letters if kind != st.TABLE else 0
@@ -196,7 +196,7 @@ def _count_signs(data, counts, line, kind, has_begun, is_front):
             counts[st.FIRST_QUESTION] = counts[st.QUESTION_LINES]
 
 
-@kernel
+@inlined_kernel
 def _count_sentences(counts, line, in_references):
     """Count the sentences of a line of text, dialogue or a list, and what of it is content."""
     counts[st.SENTENCES] += line.sentences
@@ -208,7 +208,7 @@ def _count_sentences(counts, line, in_references):
         )
 
 
-@kernel
+@inlined_kernel
 def _count_form(data, counts, line):
     """Count how a line of text or dialogue begins and ends."""
     is_short, is_capital = line.columns + line.words <= st.SHORT_LINE, ls.is_capital(data, line.first)
