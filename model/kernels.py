@@ -19,6 +19,8 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def inlined_kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function that kernels call for each character, number or line, within each kernel that calls it: to pass
-    an array costs numba more than the work on a character, and a tuple of 35 numbers a tenth of reading a line."""
+    """Compile a function that kernels call for each character, number or line, within each kernel that calls it.
+
+    To pass an array costs numba more than the work on a character, and a tuple of 35 numbers a tenth of reading a line.
+    """
     return numba.njit(nogil=True, inline="always")(function)

@@ -295,7 +295,7 @@ def _match(
         return -1
     starts, ends = document[3], document[4]
     for at in range(found):
-        for column in range(11):
+        for column in range(len(_COLUMNS)):
             out[column, at] = table[at, column]
         out[0, at], out[1, at], out[2, at], out[3, at] = row, item, match, form
         out[4, at] = table[at, 4] - index.item_first[item]
