@@ -25,9 +25,14 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from flows.recipe.counts import parse_count  # noqa: E402
+
 ROWS_A_PART = 250_000
 LENGTH = 112
 SET_SIZE = 24
+BYTES_A_DOCUMENT = 4 * LENGTH + 32 + 8 * SET_SIZE
+"""Signature, id, digest and, at most, shingles."""
+
 COPIES = 0.3
 TARGET = 100_000_000
 LIMIT_GB = 16.0
@@ -89,13 +94,13 @@ def write_files(count: int, scratch: Path) -> None:
 def cluster(count: int, scratch: Path) -> dict[str, float]:
     """Decide the outcomes of `count` documents, and watch the memory of this process."""
     from tasks.dedup.config import DedupConfig
-    from tasks.dedup.corpus import Corpus
+    from tasks.dedup.corpus import Corpus, CurrentPart
     from tasks.dedup.near_duplicates import find_duplicates
 
     files = sorted(scratch.glob("*.npy"))
     signatures = [np.load(path, mmap_mode="r") for path in files]
     corpus = Corpus(
-        parts=files,
+        parts=[CurrentPart(scratch, file.name, ()) for file in files],
         first_row=np.cumsum([0, *(part.shape[0] for part in signatures)]),
         earlier=0,
         doc_ids=np.memmap(scratch / "doc_ids.u8", np.uint8, mode="r", shape=(count, 16)),
@@ -141,13 +146,18 @@ def cluster(count: int, scratch: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="1.25M,2.5M,5M,10M")
-    parser.add_argument("--scratch", type=Path, help="where 480 bytes a document and more are written")
+    parser.add_argument("--scratch", type=Path, help="where up to 672 bytes a document are written")
     parser.add_argument("--cluster", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cluster:
         print(json.dumps(cluster(arguments.cluster, arguments.scratch)))
         return
-    sizes = [int(float(word.removesuffix("M")) * 1e6) for word in arguments.sizes.split(",")]
+    sizes = [int(parse_count(word, "--sizes")) for word in arguments.sizes.split(",")]
+    free = shutil.disk_usage(arguments.scratch or tempfile.gettempdir()).free
+    if max(sizes) * BYTES_A_DOCUMENT > free:
+        raise SystemExit(
+            f"{max(sizes):,} documents take {max(sizes) * BYTES_A_DOCUMENT:,} bytes, and {free:,} are free"
+        )
     print(f"{'documents':>12}{'removed':>11}{'seconds':>9}{'memory':>10}{'a document':>12}{'mapped':>10}")
     rows = []
     for size in sizes:
