@@ -15,10 +15,12 @@ import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import torch
 
 from model.checkpoint.metrics import MetricsLog
+from model.checkpoint.state import CheckpointState
 from model.checkpoint.writer import CheckpointWriter
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
@@ -86,7 +88,7 @@ def main() -> None:
                 for _ in range(CHECKPOINT_STEPS):
                     at = journal.count("steps")
                     journal.add("steps", step=at, pos_start=at, pos_end=at + 1, row_pieces=1, applied=True)
-                writer.save(journal.count("steps"), engine, journal, {}, 2)
+                writer.save(journal.count("steps"), engine, journal, cast(CheckpointState, {}), 2)
                 if waits:
                     writer.finish()
 

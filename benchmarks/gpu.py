@@ -19,7 +19,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "trainers")]
@@ -31,6 +31,7 @@ try:
 
     from model.checkpoint.run_folder import RESULT, WEIGHTS
     from model.checkpoint.weights import save_model
+    from model.config.fields import Dtype
     from model.config.network import NetworkConfig, read_network_config
     from model.config.presets import PRESETS
     from model.config.train import TrainConfig
@@ -182,7 +183,7 @@ def race(courses: Sequence[Course], options: Namespace, failed: list[str]) -> It
                 print(f"{failed[-1]}: FAILED. {error}\n")
                 continue
             tokens_s = course.row_tokens * course.batch_rows / result["seconds"]
-            train = TrainConfig(device=options.device, dtype=dtype)
+            train = TrainConfig(device=options.device, dtype=cast(Dtype, dtype))
             peak = peak_flops(train, torch.device(options.device))
             mfu = None if peak is None else tokens_s * flops_per_token(course.config) / peak
             yield Speed(course.name, trainer, dtype, tokens_s, mfu, result["peak_bytes"] / 1e9, result["losses"])
@@ -246,7 +247,7 @@ def print_profile(course: Course, device: str) -> None:
     """Print where a step in bfloat16 waits for the device before its numbers are read, and what three steps spend there
     by kernel, with the share of time in which the device computes."""
     from ours import make_step
-    from torch.autograd import DeviceType
+    from torch.autograd import DeviceType  # pyright: ignore[reportPrivateImportUsage]
     from torch.profiler import ProfilerActivity, profile
 
     step = make_step("eager" if device == "cpu" else "compiled", setting_of(course, device, "bfloat16"))

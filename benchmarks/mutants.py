@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -112,7 +112,7 @@ def changes(file: str, text: str) -> Iterator[Mutant]:
         )
 
     def visit(node: ast.AST) -> Iterator[Mutant]:
-        between: list[tuple[ast.expr, ast.AST, ast.expr]] = []
+        between: Sequence[tuple[ast.expr, ast.AST, ast.expr]] = []
         kind = "compare"
         match node:
             case ast.Raise() | ast.JoinedStr() | ast.Call(func=ast.Attribute(value=ast.Name(id="log"))):
@@ -291,7 +291,7 @@ def table(groups: dict[str, list[Mutant]], verdicts: list[Verdict], equivalent: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100)

@@ -55,12 +55,13 @@ def searched(root: Path, sampler: str, rungs: int, seed: int, trials: int) -> di
         "--search",
         str(table),
     ]
-    for _ in range(TRIES):
+    for left in reversed(range(TRIES)):
         done = subprocess.run([*words, "--json"], stdout=subprocess.PIPE, text=True, check=False, cwd=HERE.parent)
-        if done.returncode != Infra.exit_code:
-            break  # On a machine with a load of twenty the Prefect server may take longer than it is given.
-    done.check_returncode()
-    return json.loads(done.stdout)
+        # On a machine with a load of twenty the Prefect server may take longer than it is given.
+        if done.returncode != Infra.exit_code or not left:
+            done.check_returncode()
+            return json.loads(done.stdout)
+    raise AssertionError("no attempt was made")
 
 
 def cost(found: dict[str, Any]) -> float:
@@ -94,7 +95,7 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=20)

@@ -6,11 +6,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import torch
 from setting import BETAS, CLIP, EPS, LEARNING_RATE, Setting, Watch, chosen
 
 from model.checkpoint.weights import load_model
+from model.config.fields import Dtype
 from model.config.options import ClipConfig, OptimizerConfig, ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.data.loader import CausalBatch, MaskedBatch, SpanBatch
@@ -30,7 +32,7 @@ def train_config(name: str, setting: Setting) -> TrainConfig:
     return TrainConfig(
         batch_rows=setting.batch_rows,
         micro_batch_rows=setting.batch_rows,
-        dtype=setting.dtype,
+        dtype=cast(Dtype, setting.dtype),
         threads=setting.threads,
         compile=name.startswith("compiled"),
         optimizer=OptimizerConfig(beta1=BETAS[0], beta2=BETAS[1], eps=EPS, weight_decay=0.0),
@@ -40,7 +42,7 @@ def train_config(name: str, setting: Setting) -> TrainConfig:
     )
 
 
-def make_step(name: str, setting: Setting) -> Callable[[int], Reading]:
+def make_step(name: str, setting: Setting) -> Callable[..., Reading]:
     """Return a function that launches step N of a race and returns what waits for its numbers."""
     device = torch.device(setting.device)
     network = load_model(Path(setting.folder) / "ours").train().to(device)
@@ -73,7 +75,7 @@ def main() -> None:
     torch.set_num_threads(setting.threads)
     step, watch = make_step(name, setting), Watch(setting)
     unread: list[Reading] = []
-    with fastest_products(setting.dtype):
+    with fastest_products(cast(Dtype, setting.dtype)):
         for number in range(setting.steps):
             unread.append(step(number))
             # A device computes this step meanwhile.
