@@ -1,6 +1,6 @@
 """Tokenizing beside SentencePiece and tokenizers: the same text, the same vocabulary, the same threads, in one run.
 
-    python benchmarks/tokenizing.py --data DATA [--json FILE] [--threads 1,2] [--vocabularies mistral,...]
+    python benchmarks/tokenizing.py --data DATA [--json FILE] [--threads 1,2] [--vocabularies "BPE 32k,Unigram 16k"]
 
 `make bench-tokens` does this. The tools take turns; each turn of ours begins with an empty cache. Rates are MB of UTF-8
 a second of processor time, that of all threads together, the best turn of each. `ratio` is ours by the tool's. Both
