@@ -11,6 +11,9 @@ that it precedes.
 import numpy as np
 
 from model.kernels import kernel
+from tasks.common.utf8 import byte_set
+
+_CLOSERS = byte_set("\"')]}*_")
 
 _ABBREVIATED_WORDS = (
     "mr mrs ms dr prof st jr sr vs etc cf eg ie fig vol pp al inc ltd corp gen col lt sgt capt rev hon"
@@ -168,15 +171,7 @@ def _skip_closers(text: np.ndarray, position: int, stop: int) -> int:
     """Return the position after the quotes, brackets and emphasis marks that close at `position`."""
     while position < stop:
         a = text[position]
-        if (
-            a == ord('"')
-            or a == ord("'")
-            or a == ord(")")
-            or a == ord("]")
-            or a == ord("}")
-            or a == ord("*")
-            or a == ord("_")
-        ):
+        if _CLOSERS[a]:
             position += 1
             continue
         b = text[position + 1] if position + 1 < stop else 0

@@ -24,6 +24,11 @@ def decode(data, position):
     return ((byte & 0x07) << 18) | (second << 12) | (third << 6) | fourth, position + 4
 
 
+def byte_set(characters: str) -> np.ndarray:
+    """Return which bytes are one of some characters of ASCII (bool [256]), for kernels to look up."""
+    return np.isin(np.arange(256), list(characters.encode("ascii")))
+
+
 @kernel
 def has_word(data, begin, position, end, word):
     """Return whether a word of ASCII (lower case, uint8) is at `position` of data[begin:end], in any case."""
@@ -31,6 +36,6 @@ def has_word(data, begin, position, end, word):
         return False
     for offset in range(len(word)):
         byte = data[position + offset]
-        if byte != word[offset] and (word[offset] < 97 or byte | 32 != word[offset]):
+        if byte != word[offset] and (word[offset] < ord("a") or byte | 32 != word[offset]):
             return False
     return True

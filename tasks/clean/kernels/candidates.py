@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from model.kernels import kernel
+from tasks.common.utf8 import byte_set
 
 LONGEST_GAP = 3
 """Separators that may follow one another between the digits of one number."""
@@ -32,6 +33,9 @@ _TOKEN_PREFIXES = _codes(
 
 _ENDS_OF_NAMES = _codes("rd wd se rt ss ds et ts ey ys en ns al ls ve ha ne", 2)
 """The last two letters of words for passwords and keys (`tasks.clean.edits.secrets`), and of their plurals."""
+
+_QUOTES = byte_set("\"'`*]")
+_ENDS_OF_VALUES = byte_set("\"'`<>,;")
 
 _KEY_ARMOUR = np.frombuffer(b"KEY-----", np.uint8).copy()
 
@@ -274,7 +278,7 @@ def _joins_word(byte):
 
 @kernel
 def _joins_token(byte):
-    return ord("0") <= byte <= ord("9") or ord("a") <= byte | 32 <= ord("z") or byte == ord("_") or byte == ord("-")
+    return _joins_word(byte) or byte == ord("-")
 
 
 @kernel
@@ -357,9 +361,7 @@ def assigns_secret(data, begin, position, following, end):
     ASCII), and a value of some length with a digit follows it."""
     last = position - 1
     skipped = 0
-    while (
-        last >= begin and skipped < 8 and (data[last] <= ord(" ") or _may_quote(data[last]) or data[last] == ord(":"))
-    ):
+    while last >= begin and skipped < 8 and (data[last] <= ord(" ") or _QUOTES[data[last]] or data[last] == ord(":")):
         last -= 1
         skipped += 1
     if last - 1 < begin:
@@ -378,7 +380,7 @@ def assigns_secret(data, begin, position, following, end):
         and skipped < 12
         and (
             data[place] <= ord(" ")
-            or _may_quote(data[place])
+            or _QUOTES[data[place]]
             or ord("<") <= data[place] <= ord(">")
             or data[place] == ord(":")
         )
@@ -387,27 +389,9 @@ def assigns_secret(data, begin, position, following, end):
         skipped += 1
     value = place
     has_digit = False
-    while place < end and place - value < _MOST_SECRET and data[place] > ord(" ") and not _ends_value(data[place]):
+    while place < end and place - value < _MOST_SECRET and data[place] > ord(" ") and not _ENDS_OF_VALUES[data[place]]:
         has_digit |= ord("0") <= data[place] <= ord("9")
         if has_digit and place - value + 1 >= _LEAST_SECRET:
             return True
         place += 1
     return False
-
-
-@kernel
-def _may_quote(byte):
-    return byte == ord('"') or byte == ord("'") or byte == ord("`") or byte == ord("*") or byte == ord("]")
-
-
-@kernel
-def _ends_value(byte):
-    return (
-        byte == ord('"')
-        or byte == ord("'")
-        or byte == ord("`")
-        or byte == ord("<")
-        or byte == ord(">")
-        or byte == ord(",")
-        or byte == ord(";")
-    )

@@ -6,6 +6,7 @@ Kernels of `structure.scan_structure`.
 import numpy as np
 
 from model.kernels import kernel
+from tasks.common.utf8 import byte_set
 
 MAX_TAG_BYTES = 300
 MAX_SPEAKER_BYTES = 24
@@ -33,6 +34,12 @@ def _byte_classes() -> np.ndarray:
 
 
 CLASSES = _byte_classes()
+BRACES = byte_set("{}()[]")
+
+OPEN_ENDS = byte_set("(),:[\\")
+"""With which a line of code ends that opens or closes a bracket, or goes on in the next."""
+
+_ENDS_OF_ADDRESSES = byte_set('")<>]`|')
 _TITLES = (
     "faq", "frequently asked", "questions and answers", "section quiz", "quiz", "domande", "常见问题", "常見問題",
     "问题与", "часто задаваем", "вопросы и",
@@ -87,16 +94,7 @@ def is_address(data, position, end):
 @kernel
 def end_of_address(data, position, end):
     while position < end and ord(" ") < data[position] < 0x80:
-        byte = data[position]
-        if (
-            byte == ord('"')
-            or byte == ord(")")
-            or byte == ord("<")
-            or byte == ord(">")
-            or byte == ord("]")
-            or byte == ord("`")
-            or byte == ord("|")
-        ):
+        if _ENDS_OF_ADDRESSES[data[position]]:
             break
         position += 1
     return position
@@ -178,18 +176,6 @@ def ends_heading_mark(data, position, end, mark):
 
 
 @kernel
-def is_brace(byte):
-    return (
-        byte == ord("{")
-        or byte == ord("}")
-        or byte == ord("(")
-        or byte == ord(")")
-        or byte == ord("[")
-        or byte == ord("]")
-    )
-
-
-@kernel
 def is_dialogue(data, position, end):
     """Return whether a line begins with an en dash, an em dash or two hyphens."""
     if position + 3 >= end:
@@ -237,19 +223,6 @@ def begins_statement(data, position, end):
         if offset == size:
             return True
     return False
-
-
-@kernel
-def is_open_end(last):
-    """Return whether a line of code goes on after, or closes, a bracket: `(`, `)`, `,`, `:`, `[` or a backslash."""
-    return (
-        last == ord("(")
-        or last == ord(")")
-        or last == ord(",")
-        or last == ord(":")
-        or last == ord("[")
-        or last == ord("\\")
-    )
 
 
 @kernel

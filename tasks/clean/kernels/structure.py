@@ -121,7 +121,7 @@ def _kind_of_line(data, line, end, before):
             return st.LABEL, False
         if line.pipes:
             return st.TABLE, False
-        is_brace = ls.is_brace(byte) and line.characters <= 4
+        is_brace = ls.BRACES[byte] and line.characters <= 4
         return (st.CODE if is_brace else st.RULE), is_brace
     if line.letters == 0:
         return st.TABLE, False
@@ -156,7 +156,7 @@ def _kind_of_line(data, line, end, before):
             ls.ends_statement(line.last, line.last_byte, line.signs + line.parentheses)
             or ls.begins_statement(data, line.first, end)
             or 5 * (line.signs - line.pipes - line.dollars) >= line.characters
-            or (line.calls and ls.is_open_end(line.last))
+            or (line.calls and ls.OPEN_ENDS[line.last])
             or (line.equals and line.last != ord("=") and (line.calls or line.equals + 1 >= line.words))
         ):
             return st.CODE, True
