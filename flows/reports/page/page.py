@@ -338,9 +338,11 @@ def key_figures(record: RunData, findings: Metrics) -> list[Tile]:
     found: list[Tile] = []
     whole = next((line for line in findings["bits_per_byte"] if line["source"] == "all"), None)
     if whole is not None and (bits := whole.get("model")) is not None:
-        below = f"{1 - bits / unigram:.0%} below the unigram" if (unigram := whole.get("unigram")) else ""
+        beside = ""
+        if unigram := whole.get("unigram"):
+            beside = f"{abs(1 - bits / unigram):.0%} {'below' if bits <= unigram else 'above'} the unigram"
         name = f"bits per byte, held out{mean_words(findings['bits_per_byte'])}"
-        found.append(Tile(f"{bits:.3f}", name, below))
+        found.append(Tile(f"{bits:.3f}", name, beside))
     found += [
         Tile(
             METRICS_BY_NAME[line["metric"]].format(line["value"]),
