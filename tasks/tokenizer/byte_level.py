@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from model.errors import InputError
-from tasks.tokenizer.json_format import LibraryTokenizer, begin_token, open_engine, read_tokenizer_json, to_json_bytes
+from tasks.tokenizer.json_format import (
+    END_OF_TEXT,
+    LibraryTokenizer,
+    begin_token,
+    open_engine,
+    read_tokenizer_json,
+    to_json_bytes,
+)
 
 PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
@@ -24,11 +31,10 @@ BYTE_OF_CHARACTER = {character: byte for byte, character in CHARACTER_OF_BYTE.it
 BYTES_OF_TEXT = (*range(0xC0), *range(0xC2, 0xF5))
 """Bytes that occur in UTF-8. GPT-NeoX's vocabulary has no pieces for the 13 others, and needs none."""
 
-END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>")
-BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")
+BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>", "<｜begin▁of▁sentence｜>")
 UNKNOWN = ("<unk>", "<|unk|>", "<|unknown|>", "[UNK]")
 
-PADDING = ("<|padding|>", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>")
+PADDING = ("<|padding|>", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "<｜▁pad▁｜>")
 """Names of special tokens in published vocabularies, whose files do not say what they are for."""
 
 

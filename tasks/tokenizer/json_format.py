@@ -40,14 +40,22 @@ def open_engine(text: bytes) -> tokenizers.Tokenizer:
     return engine
 
 
+END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>")
+"""Names of the end of a text in published vocabularies, whose files do not say what a special token is for."""
+
+
 def begin_token(parsed: dict[str, Any]) -> int:
-    """Return the id of the token that the post-processor of a `tokenizer.json` puts before each text; -1 for none, and
-    for BERT's, which puts one after it, too."""
+    """Return the id of the token that the post-processor of a `tokenizer.json` puts before each text; -1 for none.
+
+    One may close the text as well (`add_eos_token`). BERT's texts are between `[CLS]` and `[SEP]`, and begin with none.
+    """
     processor = parsed.get("post_processor") or {}
     for step in processor.get("processors", [processor]):
         match step:
-            case {"single": [{"SpecialToken": {"id": name}}, {"Sequence": _}], "special_tokens": special}:
-                return int((special.get(name, {}).get("ids") or [-1])[0])
+            case {"single": [{"SpecialToken": {"id": name}}, {"Sequence": _}, *behind], "special_tokens": special}:
+                closing = [one.get("SpecialToken", {}).get("id") for one in behind]
+                if all(one in END_OF_TEXT for one in closing):
+                    return int((special.get(name, {}).get("ids") or [-1])[0])
     return -1
 
 

@@ -154,7 +154,9 @@ def test_tokens_around_a_text_are_none_before_it() -> None:
     """BERT's and T5's post-processors close texts, and a malformed one begins nothing."""
     around = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
     before = processors.TemplateProcessing("[CLS] $A", special_tokens=[("[CLS]", 1)])
-    for processor, begin in ((around, -1), (before, 1)):
+    behind = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
+    closed = processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    for processor, begin in ((around, -1), (before, 1), (behind, -1), (closed, 1)):
         engine = llama3()
         engine.post_processor = processor
         assert begin_token(json.loads(engine.to_str())) == begin

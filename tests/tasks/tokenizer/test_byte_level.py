@@ -82,6 +82,15 @@ def test_special_tokens_cover_no_bytes(tokenizer: Tokenizer):
     assert isinstance(tokenizer, ByteLevelTokenizer)
 
 
+def test_special_tokens_are_found_by_the_names_of_published_vocabularies(model: bytes):
+    parsed = json.loads(model)
+    renamed = {"<|endoftext|>": "<｜end▁of▁sentence｜>", "<|padding|>": "<｜begin▁of▁sentence｜>"}
+    names = {renamed.get(piece, piece): number for piece, number in parsed["model"]["vocab"].items()}
+    added = [{**token, "content": renamed[token["content"]]} for token in parsed["added_tokens"]]
+    deepseek = tokenizer_of(changed(model, model={**parsed["model"], "vocab": names}, added_tokens=added), pads=False)
+    assert (deepseek.eos, deepseek.bos, deepseek.pad) == (0, 1, -1)
+
+
 def test_a_description_says_the_kind_and_belongs_to_one_model(tokenizer: Tokenizer, model: bytes, tmp_path: Path):
     path, description = tmp_path / "byte_level.json", tmp_path / DESCRIPTION_FILE
     path.write_bytes(model)
