@@ -54,15 +54,16 @@ def add_special_tokens(parsed: dict[str, Any], names: Iterable[str]) -> None:
 
 
 def add_requested_tokens(parsed: dict[str, Any], config: VocabConfig, placeholder: str, padding: Sequence[str]) -> None:
-    """Add to a base's parsed `tokenizer.json` what the settings request: sentinels, placeholders (named by their ids)
-    for further rows of the embedding, the first of the names `padding` where it has none of them, and special
+    """Add to a base's parsed `tokenizer.json` what the settings request: sentinels, the first of the names `padding`
+    where it has none of them, placeholders (named by their ids) for further rows of the embedding, and special
     tokens."""
     vocabulary = parsed["model"]["vocab"]
     add_special_tokens(parsed, sentinel_names(config.sentinels))
-    spare = range(max(vocabulary.values()) + 1, config.embedding_rows)
-    add_special_tokens(parsed, map(placeholder.format, spare))
     if vocabulary.keys().isdisjoint(padding):
         add_special_tokens(parsed, padding[:1])
+    # Special tokens of one's own get rows behind these, which are new ones, so that training new rows trains them.
+    spare = range(max(vocabulary.values()) + 1, config.embedding_rows)
+    add_special_tokens(parsed, map(placeholder.format, spare))
     add_special_tokens(parsed, config.special_tokens)
 
 

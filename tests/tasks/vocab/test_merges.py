@@ -59,6 +59,13 @@ def test_a_base_without_padding_gets_a_row_for_it(released: bytes, base: bytes) 
     ]
 
 
+def test_padding_takes_a_row_that_the_embedding_has_to_spare(released: bytes) -> None:
+    before = vocabulary_size(released)
+    for rows, expected in ((before, before + 1), (before + 1, before + 1), (before + 20, before + 20)):
+        tokenizer = tokenizer_of(prepare_byte_level(released, VocabConfig(base=ANY, embedding_rows=rows)))
+        assert (tokenizer.pad, tokenizer.vocab_size) == (before, expected)
+
+
 def test_new_pieces_begin_behind_the_rows_of_the_embedding(released: bytes) -> None:
     model = prepare_byte_level(gpt2_shaped(("<|endoftext|>", "<|padding|>")), VocabConfig(base=ANY, embedding_rows=512))
     assert vocabulary_size(model) == 512
