@@ -79,7 +79,7 @@ def removals(artifacts: dict[str, Artifact]) -> Removals:
         chosen = _chosen_rows(artifacts[stage])
         ids = {row["doc_id"] for rows in chosen.values() for _, row in rows}
         parts = {part for rows in chosen.values() for part, _ in rows}
-        found_rows = rows_at(artifacts[parent], "documents", ids, ["doc_id", "source", "origin", "text"], parts=parts)
+        found_rows = rows_at(artifacts[parent], DocumentRow, ids, ["doc_id", "source", "origin", "text"], parts=parts)
         documents = {row["doc_id"]: row for row in found_rows}
         for (action, rule), rows in sorted(chosen.items()):
             found[stage, action, rule] = [_removed_document(row, documents.get(row["doc_id"])) for _, row in rows]
@@ -150,7 +150,7 @@ def texts_of(
     parent: Artifact, wanted: Collection[bytes], parts: Collection[int] | None = None
 ) -> dict[bytes, tuple[str, str]]:
     """Return, by doc_id, (source, text) of documents of `parent`, looked up in all of its parts or some."""
-    rows = rows_at(parent, "documents", wanted, ["doc_id", "source", "text"], parts=parts)
+    rows = rows_at(parent, DocumentRow, wanted, ["doc_id", "source", "text"], parts=parts)
     return {row["doc_id"]: (row["source"], row["text"]) for row in rows}
 
 

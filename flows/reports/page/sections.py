@@ -20,12 +20,12 @@ from flows.reports.charts.figure import thin
 from flows.reports.charts.training import KINDS
 from flows.reports.page.examples import SHOWN_OPEN, clip, is_too_large, masked, texts_of
 from flows.runs.document_history import sample_parts
-from flows.runs.run_documents import rows_at
+from flows.runs.run_documents import rows_at, rows_read
 from model.checkpoint.metrics import final_rows, final_steps
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.ledger import EDIT
-from tasks.artifacts.tables.rows import DocumentRow, LedgerRow, SpanRow, StepRow, Survivor, rows_of
+from tasks.artifacts.tables.rows import DocumentRow, LedgerRow, SpanRow, Survivor, rows_of
 from tasks.clean.presets import PERSONAL
 
 MAX_CLUSTERS, MAX_PAIRS = 4, 4
@@ -86,7 +86,7 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[DuplicatePair]:
     wanted = {row.doc_id for row in chosen} | {bytes.fromhex(row.survivor) for row in chosen}
     columns = ["doc_id", "source", "origin", "text"]
     parts = [part for part, _ in sample_parts(artifacts["clean"].files("documents"))]
-    texts = {row["doc_id"]: row for row in rows_at(artifacts["clean"], "documents", wanted, columns, parts=parts)}
+    texts = {row["doc_id"]: row for row in rows_at(artifacts["clean"], DocumentRow, wanted, columns, parts=parts)}
     found: list[DuplicatePair] = []
     for row in chosen:
         mine, other = texts.get(row.doc_id), texts.get(bytes.fromhex(row.survivor))
@@ -225,9 +225,9 @@ def shown_steps(artifacts: dict[str, Artifact]) -> list[ShownStep]:
     mine = steps.filter(pc.is_in(steps.column("step"), value_set=pa.array(chosen, pa.int64()))).to_pylist()
     metrics = final_rows(train.table("metrics"), steps)
     losses = dict(zip(metrics.column("step").to_pylist(), metrics.column("loss").to_pylist(), strict=True))
-    rows = _rows_read(artifacts["chunk"], mine)
+    rows = rows_read(artifacts["chunk"], mine)
     segments: dict[int, list[SpanRow]] = {}
-    for span in rows_at(artifacts["chunk"], "spans", {row for of_step in rows.values() for row in of_step}, by="row"):
+    for span in rows_at(artifacts["chunk"], SpanRow, {row for of_step in rows.values() for row in of_step}, by="row"):
         segments.setdefault(span["row"], []).append(span)
     found: list[ShownStep] = []
     for step in chosen:
@@ -269,16 +269,6 @@ def _chosen(steps: np.ndarray, happened: set[int]) -> list[int]:
     return sorted(chosen | {int(steps[index]) for index in thin(len(steps), MAX_STEPS - len(chosen))})
 
 
-def _rows_read(chunk: Artifact, steps: list[StepRow]) -> dict[int, list[int]]:
-    """Return, by step, the sequences (rows of SEQUENCES) that it read, in order."""
-    order = chunk.table("order").column("row")
-    rows: dict[int, list[int]] = {}
-    for entry in steps:
-        read = order.slice(entry["pos_start"], entry["pos_end"] - entry["pos_start"]).to_pylist()
-        rows.setdefault(entry["step"], []).extend(read)
-    return rows
-
-
 def _look_up(decontaminate: Artifact, documents: list[ReadSpan]) -> None:
     """Fill in source, path and excerpt of `documents`; they stay empty above MAX_DOCUMENT_BYTES of text."""
     for document in documents:
@@ -286,7 +276,7 @@ def _look_up(decontaminate: Artifact, documents: list[ReadSpan]) -> None:
     if is_too_large(decontaminate):
         return
     columns = ["doc_id", "piece", "source", "origin", "text"]
-    found = rows_at(decontaminate, "documents", {document["doc_id"] for document in documents}, columns)
+    found = rows_at(decontaminate, DocumentRow, {document["doc_id"] for document in documents}, columns)
     texts = {(row["doc_id"], row["piece"]): row for row in found}
     for document in documents:
         row = texts.get((document["doc_id"], document["piece"]))
