@@ -245,18 +245,13 @@ def _sizes(documents: pa.Table) -> pa.Table:
 
 
 def _lengths(spans: pa.Table) -> pa.Table:
-    return pa.table(
-        {
-            **{name: spans.column(name) for name in ("doc_id", "piece", "tok_len")},
-            "bytes": pc.subtract(spans.column("end"), spans.column("start")),
-        }
-    )
+    lengths = pc.subtract(spans.column("end"), spans.column("start"))
+    return spans.select(["doc_id", "piece", "tok_len"]).append_column("bytes", lengths)
 
 
 _SHORTENED = re.compile(r"([\d.]+) examples on average: (\d+) of (\d+) items leave room for less than (\d+)")
 
 _SAMPLED = re.compile(r"(\d+) of (\d+) items drawn")
-
 
 _BYTES = re.compile(r"(\d+) bytes")
 

@@ -253,8 +253,6 @@ def speed_figure(perf: pa.Table, metrics: pa.Table) -> Figure | None:
 
     `metrics` has the tokens read at each step and attempt of `perf`.
     """
-    if not perf.num_rows or not metrics.num_rows:
-        return None
     places = {(step, attempt): tokens for step, attempt, tokens in _rows(metrics, "step", "attempt", "tokens")}
     rows = [(places[key], number) for number, key in enumerate(_rows(perf, "step", "attempt")) if key in places]
     if not rows:

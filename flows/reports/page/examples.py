@@ -108,17 +108,18 @@ class KeptExample(NamedDocument):
 
 def kept_documents(artifacts: dict[str, Artifact]) -> list[KeptExample]:
     """Return some documents that training reads, of each source one, then others."""
-    last = next((stage for stage in ("decontaminate", "dedup", "clean") if stage in artifacts), None)
-    parts = [path for _, path in sample_parts(artifacts[last].files("documents"))] if last else []
+    last = next((artifacts[stage] for stage in ("decontaminate", "dedup", "clean") if stage in artifacts), None)
+    if last is None:
+        return []
     found: dict[bytes, DocumentRow] = {}
-    for path in parts:
+    for _, path in sample_parts(last.files("documents")):
         table = read_table(path, ["doc_id", "source", "origin"])
         for row in table.take(pc.select_k_unstable(table, MAX_KEPT_LOOKED_AT, [("doc_id", "ascending")])).to_pylist():
             found[row["doc_id"]] = row
     ordered = sorted(found)
     firsts = {found[doc_id]["source"]: doc_id for doc_id in reversed(ordered)}
     chosen = list(dict.fromkeys([*sorted(firsts.values()), *ordered]))[:SHOWN_OPEN]
-    texts = texts_of(artifacts[last], chosen) if last else {}
+    texts = texts_of(last, chosen)
     return [
         {
             "doc_id": doc_id.hex(),
@@ -176,8 +177,7 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[LeakedPass
     table = artifacts["decontaminate"].table("leaks")
     table = table.filter(pc.and_(pc.equal(table.column("state"), "leaked"), pc.is_valid(table.column("doc_id"))))
     by_benchmark: dict[str, dict[str, LeakRow]] = {}
-    rows = rows_of(table, LeakRow)
-    for row in sorted(rows, key=lambda row: (row["doc_id"], row["start"])):
+    for row in sorted(rows_of(table, LeakRow), key=lambda row: (row["doc_id"], row["start"])):
         of_benchmark = by_benchmark.setdefault(row["benchmark"], {})
         if len(of_benchmark) < LEAKS_PER_BENCHMARK:
             of_benchmark.setdefault(row["item_id"], row)
@@ -220,11 +220,9 @@ def rejected(artifacts: dict[str, Artifact]) -> Rejected | dict[str, Never]:
     records: list[RejectRow] = []
     for path in artifacts["sample"].files("rejects"):
         table = read_table(path)
-        for reason in table.column("reason").to_pylist():
-            reasons[NUMBER.sub("…", reason)] += 1
+        reasons.update(NUMBER.sub("…", reason) for reason in table.column("reason").to_pylist())
         first = rows_of(table.slice(0, MAX_REJECTED - len(records)), RejectRow)
-        for row in first:
-            records.append({**row, "excerpt": clip(row["excerpt"], EXCERPT_CHARS)})
+        records.extend({**row, "excerpt": clip(row["excerpt"], EXCERPT_CHARS)} for row in first)
     return {"reasons": reasons.most_common(MAX_REJECTED), "records": records, "count": reasons.total()}
 
 
@@ -263,9 +261,7 @@ def document_histories(
 
     Empty for runs with more than MAX_DOCUMENT_BYTES of documents.
     """
-    if "sample" not in artifacts or not doc_ids:
-        return {}
-    if is_too_large(artifacts["sample"]):
+    if "sample" not in artifacts or not doc_ids or is_too_large(artifacts["sample"]):
         return {}
     return {
         life.doc_id: {
