@@ -150,19 +150,17 @@ class _TokenText:
 
     def __call__(self, ids: np.ndarray) -> str:
         """Return the text of ids from a row."""
-        return "".join(
-            " ".join(self._names[int(token)] for token in some)
-            if special
-            else self._tokenizer.decode_following(np.array(some))
-            for special, some in self._runs(ids)
-        )
+        return "".join(text for _, text in self.marked(ids))
 
     def marked(self, ids: np.ndarray) -> Segments:
         """Return the text as segments, with special tokens marked as added."""
-        return [(ADDED if special else SAME, self(np.array(some))) for special, some in self._runs(ids)]
-
-    def _runs(self, ids: np.ndarray) -> list[tuple[bool, list[int]]]:
-        return [(special, list(some)) for special, some in groupby(ids, key=lambda token: int(token) in self._names)]
+        found: Segments = []
+        for special, some in groupby(ids, key=lambda token: int(token) in self._names):
+            if special:
+                found.append((ADDED, " ".join(self._names[int(token)] for token in some)))
+            else:
+                found.append((SAME, self._tokenizer.decode_following(np.array(list(some)))))
+        return found
 
 
 def _masked(

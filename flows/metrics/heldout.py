@@ -76,7 +76,8 @@ METRICS_BY_NAME = {measure.metric: measure for measure in HELDOUT_METRICS}
 def heldout_metrics(rows: Sequence[ScoreRow]) -> list[HeldoutLine]:
     """Return a line for each held-out metric and source from rows of SCORES, the source `all` last."""
     values = {(row["task"], row["metric"]): row["value"] for row in rows}
-    lines: list[HeldoutLine] = [
+    ordered = sorted(rows, key=lambda row: (row["task"] == "heldout/all", row["task"]))
+    return [
         {
             "metric": measure.metric,
             "source": row["task"].partition("/")[2],
@@ -87,12 +88,9 @@ def heldout_metrics(rows: Sequence[ScoreRow]) -> list[HeldoutLine]:
             "baseline": values.get((row["task"], measure.baseline)),
         }
         for measure in HELDOUT_METRICS
-        for row in rows
+        for row in ordered
         if row["metric"] == measure.metric
     ]
-    return sorted(
-        lines, key=lambda line: ([*METRICS_BY_NAME].index(line["metric"]), line["source"] == "all", line["source"])
-    )
 
 
 def format_heldout_metric(line: HeldoutLine) -> str:
@@ -152,11 +150,9 @@ def held_out(artifacts: Mapping[str, Artifact]) -> HeldOut:
 
 def is_same_text(one: HeldOut, other: HeldOut) -> bool:
     """Return whether both runs were measured on the same documents, with the same copies in their training text."""
-    same = one.bits.keys() == other.bits.keys() and all(
-        one.documents(metric) == other.documents(metric) for metric in one.bits
-    )
+    documents = [{metric: run.documents(metric) for metric in run.bits} for run in (one, other)]
     dedups = [run.dedup.content if run.dedup is not None else None for run in (one, other)]
-    return same and dedups[0] == dedups[1]
+    return documents[0] == documents[1] and dedups[0] == dedups[1]
 
 
 def fair_documents(one: HeldOut, other: HeldOut, metric: str) -> frozenset[Document]:
