@@ -210,7 +210,7 @@ def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> li
         steps.append(NextStep("change one thing", f"bessemer {again}{rooted}"))
     newest = newest_runs(root, RUNS_SEARCHED)[0]
     earlier = [run for run in newest if run["run_id"] < folder and run["recipe_name"] == record["recipe_name"]]
-    trained = [run["run_id"] for run in earlier if any("path" in e and e["stage"] == "train" for e in run["stages"])]
+    trained = [run["run_id"] for run in earlier if "train" in stage_paths(run)]
     if trained:
         steps.append(NextStep("compare two runs", f"bessemer runs compare {trained[-1]} {name}{rooted}"))
     return steps

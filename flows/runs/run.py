@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from prefect.client.schemas.objects import State
 
@@ -118,22 +118,11 @@ class StageRun:
 class Run(StageRun):
     """A run of the pipeline, or of a range of its stages."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        root: Path,
-        *,
-        from_stage: str | None = None,
-        until: str | None = None,
-        only: str | None = None,
-        force: bool = False,
-        run_id: str | None = None,
-    ) -> None:
-        buildable = select_stages(from_stage, until, only)
+    def __init__(self, recipe: Recipe, root: Path, *, run_id: str | None = None, **asked: Unpack[Asked]) -> None:
+        buildable = select_stages(asked.get("from_stage"), asked.get("until"), asked.get("only"))
         run_id = checked_run_id(run_id, root)
-        selection: Asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-        head = record_head(recipe.name, root, run_id, selection, recipe)
-        super().__init__(root, run_id, buildable, head, recipe=recipe, force=force)
+        head = record_head(recipe.name, root, run_id, asked, recipe)
+        super().__init__(root, run_id, buildable, head, recipe=recipe, force=asked.get("force", False))
 
 
 def checked_run_id(run_id: str | None, root: Path) -> str:

@@ -56,8 +56,6 @@ class RemovedDocument(TypedDict):
 
     value: float | None
     limit: float | None
-    bytes_in: int
-    bytes_out: int
     evidence: str
     doc_id: str
     path: str
@@ -90,8 +88,6 @@ def _removed_document(row: LedgerRow, document: DocumentRow | None) -> RemovedDo
     return {
         "value": row["value"],
         "limit": row["limit"],
-        "bytes_in": row["bytes_in"],
-        "bytes_out": row["bytes_out"],
         "evidence": describe_evidence(row["evidence"]),
         "doc_id": row["doc_id"].hex(),
         "path": f"{document['origin']['path']}, record {document['origin']['record']}" if document else "",
@@ -162,7 +158,6 @@ class LeakedPassage(TypedDict):
     form: str
     matched: int
     total: int
-    remains: int
     doc_id: str
     source: str
     before: str
@@ -193,7 +188,6 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[LeakedPass
                 "form": row["form"],
                 "matched": row["matched"],
                 "total": row["total"],
-                "remains": row["remains"],
                 "doc_id": doc_id.hex(),
                 "source": source,
                 "before": raw[: row["start"]].decode(errors="ignore")[-CONTEXT_CHARS:],
