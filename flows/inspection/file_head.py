@@ -19,6 +19,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from flows.inspection.table_header import is_record
+from tasks.sample.bounded_reader import spread
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import DamagedStream, byte_blocks
 from tasks.sample.readers.csv_reader import delimiter_of
@@ -194,8 +195,7 @@ def _extrapolated(files: Sequence[StoredFile], count: Callable[[StoredFile], tup
     all from the stored bytes of those. `count` returns the records of a file, the stored bytes that hold them, and
     whether these are the whole file."""
     found, looked, exact = 0.0, 0, len(files) <= MAX_COUNTED_FILES
-    for index in even_indices(len(files), MAX_COUNTED_FILES):
-        file = files[index]
+    for file in spread(files, MAX_COUNTED_FILES):
         try:
             records, read, whole = count(file)
         except (OSError, pa.ArrowException):
@@ -241,10 +241,3 @@ COUNTED: dict[str, Callable[[StoredFile], tuple[float, int, bool]]] = {
     "csv": _table_rows,
 }
 """Formats whose files hold many records, and how they are counted."""
-
-
-def even_indices(count: int, limit: int) -> list[int]:
-    """Return at most `limit` of `count` indices, evenly spread, including the first."""
-    if count <= limit:
-        return list(range(count))
-    return sorted({index * count // limit for index in range(limit)})

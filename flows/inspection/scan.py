@@ -23,7 +23,6 @@ from flows.inspection.file_head import (
     arrow_records,
     count_records,
     decoded,
-    even_indices,
     json_records,
     lacks_header,
     looks_like_text,
@@ -37,6 +36,7 @@ from flows.inspection.unpack import JSONL, SUFFIXES, UNPACKED, is_hidden, is_mai
 from model.digests import unreadable_reason
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
+from tasks.sample.bounded_reader import spread
 from tasks.sample.discovery import guess_format
 
 SNIFFED_FILES = 40
@@ -322,9 +322,8 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     texts: list[str] = []
     raw = stored = lost = 0
     bad: set[Path] = set()
-    looked = even_indices(len(source.files), SNIFFED_FILES)
-    for index in looked:
-        file = source.files[index]
+    looked = spread(source.files, SNIFFED_FILES)
+    for file in looked:
         try:
             if source.format in ("parquet", "arrow"):
                 records += parquet_records(file.path) if source.format == "parquet" else arrow_records(file.path)
@@ -379,7 +378,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         source.text_bytes *= sum(map(text_size, texts)) / max(1, all_bytes)
     source.characters = set().union(*(text[:100_000] for text in texts)) if texts else set()
     if source.format != "code":
-        chosen = [texts[index] for index in even_indices(len(texts), SNIFFED_FILES)]
+        chosen = spread(texts, SNIFFED_FILES)
         source.languages = count_languages(chosen)
         pages = sum(text.lstrip()[:200].lower().startswith(("<!doctype html", "<html")) for text in chosen)
         if source.fields and pages * 2 > len(chosen):

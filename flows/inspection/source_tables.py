@@ -13,7 +13,7 @@ from flows.inspection.file_head import StoredFile
 from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource
 from flows.inspection.unpack import INSTALLED
 from flows.metrics.formatting import counted, format_bytes
-from tasks.sample.config import Source
+from tasks.sample.config import ONE_DOCUMENT_A_FILE, Source
 from tasks.sample.discovery import guess_format
 
 ONE_LANGUAGE_SHARE = 0.9
@@ -39,8 +39,6 @@ SHORT_BYTES = 400
 """Mean size below which documents are called short posts."""
 
 LARGEST_FILE = Source.model_fields["max_file_bytes"].default
-
-ONE_DOCUMENT_FORMATS = ("text", "markdown", "wikitext", "html", "code")
 
 
 def source_tables(scan: FolderScan, *, explained: bool) -> list[str]:
@@ -167,7 +165,7 @@ def _excluded(scan: FolderScan, source: ScannedSource) -> list[str]:
 def document_bytes(source: ScannedSource, file: StoredFile) -> float:
     """Return the estimated bytes of a file that is read as one document; 0 for files of records."""
     growth = source.text_bytes / source.stored_bytes if source.stored_bytes else 1.0
-    return file.size * max(1.0, growth) if source.format in ONE_DOCUMENT_FORMATS else 0.0
+    return file.size * max(1.0, growth) if source.format in ONE_DOCUMENT_A_FILE else 0.0
 
 
 def toml_value(value: Any) -> str:

@@ -7,8 +7,7 @@ step.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -62,12 +61,13 @@ class DuplicatePair(TypedDict):
     parts: Segments
 
 
-@dataclass(frozen=True)
-class _Removal:
+class _Removal(NamedTuple):
+    """A row of dedup's LEDGER; the least similar pair is the smallest."""
+
+    jaccard: float
     doc_id: bytes
     rule: str
     survivor: str
-    jaccard: float
 
 
 def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[DuplicatePair]:
@@ -79,10 +79,9 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[DuplicatePair]:
         for row in _removals(read_table(path)):
             clusters.setdefault(row.survivor, []).append(row)
     ordered = sorted(clusters.items(), key=lambda pair: (-len(pair[1]), pair[0]))
-    chosen = [min(rows, key=_similarity) for _, rows in ordered[:MAX_CLUSTERS]]
-    rest = [min(rows, key=_similarity) for _, rows in ordered[MAX_CLUSTERS:]]
-    near = sorted((row for row in rest if row.jaccard < 1), key=_similarity)
-    chosen += near[:MAX_PAIRS]
+    least = [min(rows) for _, rows in ordered]
+    near = sorted(row for row in least[MAX_CLUSTERS:] if row.jaccard < 1)
+    chosen = [*least[:MAX_CLUSTERS], *near[:MAX_PAIRS]]
     wanted = {row.doc_id for row in chosen} | {bytes.fromhex(row.survivor) for row in chosen}
     columns = ["doc_id", "source", "origin", "text"]
     parts = [part for part, _ in sample_parts(artifacts["clean"].files("documents"))]
@@ -142,16 +141,11 @@ def edited_documents(artifacts: dict[str, Artifact]) -> list[EditedDocument]:
 
 
 def _removals(ledger: pa.Table) -> Iterator[_Removal]:
-    dropped = rows_of(ledger.filter(pc.equal(ledger.column("action"), "drop")), LedgerRow)
-    for row in dropped:
+    for row in rows_of(ledger.filter(pc.equal(ledger.column("action"), "drop")), LedgerRow):
         kept = Survivor.of(row["evidence"])
         # A kept document of an earlier run is not among this run's documents.
         if kept is not None and kept.jaccard is not None and kept.earlier is None:
-            yield _Removal(row["doc_id"], row["rule"], kept.survivor, kept.jaccard)
-
-
-def _similarity(row: _Removal) -> tuple[float, bytes]:
-    return row.jaccard, row.doc_id
+            yield _Removal(kept.jaccard, row["doc_id"], row["rule"], kept.survivor)
 
 
 def _named(row: DocumentRow) -> NamedDocument:
