@@ -74,10 +74,9 @@ def print_summary(run: RunData, root: Path, console: Console) -> None:
         sources_table(findings["mixture"], findings["bits_per_byte"]),
         scores_table(findings["scores"]),
     )
-    for table in tables:
-        if table is not None:
-            console.print(table.rich())
-            console.print()
+    for table in filter(None, tables):
+        console.print(table.rich())
+        console.print()
     for label, text in _sentences(findings).items():
         if text:
             _print_line(label, text, console)
