@@ -176,12 +176,12 @@ def _shorten(words: list[str], *, first: bool, last: bool) -> Segments:
         before = 4 * CONTEXT_WORDS
     if len(words) <= before + after:
         return [(SAME, "".join(words))]
-    left = len(words) - before - after
-    count = sum(not word.isspace() for word in words[before : before + left])
+    end = len(words) - after
+    count = sum(not word.isspace() for word in words[before:end])
     parts = [
         (SAME, "".join(words[:before])),
         (OMITTED, f"… {count:,} identical words …"),
-        (SAME, "".join(words[len(words) - after :]) if after else ""),
+        (SAME, "".join(words[end:])),
     ]
     return [part for part in parts if part[1]]
 
