@@ -61,12 +61,8 @@ def conversation_size(record: Mapping[str, Any]) -> int:
 
 def count_languages(texts: Iterable[str]) -> Counter[str]:
     """Count texts by ISO 639-1 code, without texts that are too short."""
-    found: Counter[str] = Counter()
-    for text in texts:
-        stripped = text.strip()
-        if len(stripped.encode()) >= SHORTEST_CHARS:
-            found[str(_identifier().classify(stripped[:SNIFFED_CHARS])[0])] += 1
-    return found
+    enough = (text for text in map(str.strip, texts) if len(text.encode()) >= SHORTEST_CHARS)
+    return Counter(str(_identifier().classify(text[:SNIFFED_CHARS])[0]) for text in enough)
 
 
 @functools.cache

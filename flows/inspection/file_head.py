@@ -167,14 +167,18 @@ def parquet_records(path: Path) -> list[dict[str, Any]]:
 
 def arrow_records(path: Path) -> list[dict[str, Any]]:
     """Return the first SNIFFED_RECORDS rows of an Arrow file or stream."""
+    for batch in _arrow_batches(path):
+        return batch.slice(0, SNIFFED_RECORDS).to_pylist()
+    return []
+
+
+def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(str(path)) as source:
         try:
             reader = pa.ipc.open_file(source)
-            return reader.get_batch(0).slice(0, SNIFFED_RECORDS).to_pylist() if reader.num_record_batches else []
+            yield from map(reader.get_batch, range(reader.num_record_batches))
         except pa.ArrowInvalid:
-            for batch in pa.ipc.open_stream(source):
-                return batch.slice(0, SNIFFED_RECORDS).to_pylist()
-    return []
+            yield from pa.ipc.open_stream(source)
 
 
 def count_records(files: Sequence[StoredFile]) -> RecordCount:
@@ -224,13 +228,7 @@ def _table_rows(file: StoredFile) -> tuple[float, int, bool]:
 
 
 def _arrow_rows(file: StoredFile) -> tuple[float, int, bool]:
-    with pa.memory_map(str(file.path)) as source:
-        try:
-            reader = pa.ipc.open_file(source)
-            rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
-        except pa.ArrowInvalid:
-            rows = sum(batch.num_rows for batch in pa.ipc.open_stream(source))
-    return rows, file.size, True
+    return sum(batch.num_rows for batch in _arrow_batches(file.path)), file.size, True
 
 
 COUNTED: dict[str, Callable[[StoredFile], tuple[float, int, bool]]] = {

@@ -288,8 +288,7 @@ def describe_sampled_items(scores: Iterable[ScoreRow]) -> str:
     """Return which benchmarks were evaluated on a sample of items, as a sentence without full stop; empty for none."""
     found: dict[str, str] = {}
     for row in scores:
-        match = _SAMPLED.search(row["note"] or "")
-        if match:
+        if match := _SAMPLED.search(row["note"] or ""):
             drawn, available = map(int, match.groups())
             found[row["task"]] = f"{row['task']} {drawn:,} of {available:,} items"
     return f"{', '.join(found.values())}, limited by its max_items" if found else ""
@@ -299,8 +298,7 @@ def describe_few_shot_limits(scores: Iterable[ScoreRow]) -> str:
     """Return where fewer few-shot examples fitted than asked for, without full stop; empty where all fitted."""
     found: dict[tuple[str, int], str] = {}
     for row in scores:
-        match = _SHORTENED.search(row["note"] or "")
-        if match:
+        if match := _SHORTENED.search(row["note"] or ""):
             average, fewer, items, _ = match.groups()
             found[row["task"], row["shots"]] = (
                 f"{row['task']} {format_shots(row['shots'])} shows {average} examples on average, for {fewer} of"
