@@ -216,10 +216,6 @@ def _marks(file: StoredFile, mark: bytes) -> tuple[float, int, bool]:
     return max(1, head.raw.count(mark) + unfinished_line) if head.raw else 0, head.stored, head.whole
 
 
-def _parquet_rows(file: StoredFile) -> tuple[float, int, bool]:
-    return pq.read_metadata(file.path).num_rows, file.size, True
-
-
 def _table_rows(file: StoredFile) -> tuple[float, int, bool]:
     """Count rows below the header, in whose quoted fields lines may break."""
     head = read_head(file.path, file.compression)
@@ -227,15 +223,11 @@ def _table_rows(file: StoredFile) -> tuple[float, int, bool]:
     return max(0, rows - (not head.whole)), head.stored, head.whole
 
 
-def _arrow_rows(file: StoredFile) -> tuple[float, int, bool]:
-    return sum(batch.num_rows for batch in _arrow_batches(file.path)), file.size, True
-
-
 COUNTED: dict[str, Callable[[StoredFile], tuple[float, int, bool]]] = {
     "jsonl": partial(_marks, mark=b"\n"),
     "mediawiki": partial(_marks, mark=OPENING),
-    "parquet": _parquet_rows,
-    "arrow": _arrow_rows,
+    "parquet": lambda file: (pq.read_metadata(file.path).num_rows, file.size, True),
+    "arrow": lambda file: (sum(batch.num_rows for batch in _arrow_batches(file.path)), file.size, True),
     "csv": _table_rows,
 }
 """Formats whose files hold many records, and how they are counted."""

@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Unpack
 
 from prefect.client.schemas.objects import State
@@ -91,11 +90,9 @@ class StageRun:
         put_record(self.context.root, self.run_id)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> bool:
         paused = isinstance(error, Paused)
-        ended = kind is None or issubclass(kind, StageLimitReached) or paused
+        ended = error is None or paused or isinstance(error, StageLimitReached)
         stopped = error is not None and not isinstance(error, Exception)
         self.failed = not ended
         self.record.data["state"] = PAUSED if paused else "completed" if ended else INTERRUPTED if stopped else "failed"
