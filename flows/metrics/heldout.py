@@ -261,15 +261,14 @@ def describe_repeated_text(rows: Iterable[ScoreRow]) -> str:
     Shares are of the bytes of all sources, figures the sources' plain means.
     """
     means: dict[str, float] = {}
-    parts: list[tuple[int, int, str]] = []
+    repeated, every, passages = 0, 0, ""
     for row in rows:
         if row["task"] == "heldout/all" and row["value"] is not None:
             means[row["metric"]] = row["value"]
         elif row["metric"] == "bits_per_byte" and (match := _BYTES.match(row["note"] or "")):
-            parts.append((0, int(match[1]), ""))
+            every += int(match[1])
         elif row["metric"] == "repeated_bits_per_byte" and (match := _PART.match(row["note"] or "")):
-            parts.append((int(match[1]), 0, match[3]))
-    repeated, every = sum(part[0] for part in parts), sum(part[1] for part in parts)
+            repeated, passages = repeated + int(match[1]), passages or match[3]
     figures = [
         f"{words} {means[metric]:.3f}"
         for metric, words in (("new_bits_per_byte", "the model"), ("5gram_new_bits_per_byte", "the 5-gram"))
@@ -277,7 +276,6 @@ def describe_repeated_text(rows: Iterable[ScoreRow]) -> str:
     ]
     if not repeated or not every or not figures:
         return ""
-    passages = next(part[2] for part in parts if part[2])
     return (
         f"{repeated / every:.0%} of the held-out text lies in {passages} that training read too; of the text that is"
         f" new, bits per byte are {', '.join(figures)}"

@@ -54,6 +54,7 @@ class Asked(TypedDict, total=False):
 
 
 EVERYTHING: Asked = {"from_stage": None, "until": None, "only": None, "force": False}
+"""What a run of a recipe is asked for by default."""
 
 
 class Machine(TypedDict):

@@ -72,8 +72,7 @@ def rejects_of(artifacts: dict[str, Artifact], wanted: str) -> list[RejectRow]:
     """Return the rejected records whose path contains `wanted`."""
     found: list[RejectRow] = []
     for table in parts_of(need_stage(artifacts, "sample"), "rejects", None):
-        mask = pc.match_substring(table.column("path"), wanted)
-        found += table.filter(mask).to_pylist()
+        found += table.filter(pc.match_substring(table.column("path"), wanted)).to_pylist()
     return found
 
 
