@@ -47,8 +47,7 @@ class Selection:
     def choose(self, rows: Iterable[Row], key: Callable[[Row], bytes]) -> list[Row]:
         """Return the rows with the smallest numbers; a row's number is a function of its key and the seed."""
         seed = seed64(self.seed, "peek", "choose", "")
-        numbered = ((unit_interval(key(row), seed), index, row) for index, row in enumerate(rows))
-        return [row for _, _, row in heapq.nsmallest(self.count, numbered, key=lambda entry: entry[:2])]
+        return heapq.nsmallest(self.count, rows, key=lambda row: unit_interval(key(row), seed))
 
 
 def documents(artifact: Artifact, columns: list[str]) -> Iterator[DocumentRow]:

@@ -129,14 +129,13 @@ def stage_markdown(artifact: Artifact, page: str | None = None) -> str:
         _parents(manifest["parents"]),
         _documents(artifact),
     ]
-    return "\n\n".join(
-        [
-            f"**{escape_markdown(cause_of(artifact))}**",
-            *filter(None, [format_page_link(page)]),
-            *(table.markdown() for table in tables if table is not None),
-            f"Artifact: {markdown_code(artifact.path)}",
-        ]
-    )
+    parts = [
+        f"**{escape_markdown(cause_of(artifact))}**",
+        format_page_link(page),
+        *(table.markdown() for table in tables if table is not None),
+        f"Artifact: {markdown_code(artifact.path)}",
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 def _parents(parents: Mapping[str, ParentEntry]) -> Table | None:
