@@ -13,8 +13,6 @@ TEXT_NAMES = ("text", "content", "body", "raw_content", "document", "article", "
 
 ID_NAMES = ("id", "_id", "doc_id", "docid", "uuid", "uid", "guid", "key")
 
-LANGUAGE_NAMES = ("lang", "language", "locale")
-
 KNOWN_NAME_SHARE = 0.3
 """A field with a customary name is the text if its mean length is at least this share of the longest field's."""
 
@@ -31,7 +29,6 @@ class Fields:
 
     text: str | None
     id: str | None
-    language: str | None
     all: tuple[str, ...]
 
 
@@ -46,8 +43,7 @@ def judge_fields(records: Sequence[Mapping[str, Any]]) -> Fields:
     customary = [name for name in TEXT_NAMES if lengths.get(name, 0.0) >= KNOWN_NAME_SHARE * longest > 0]
     text = customary[0] if customary else max(lengths, key=lambda name: lengths[name]) if longest else None
     ids = [name for name in ID_NAMES if name in names and name != text and _identifies(records, name)]
-    languages = [name for name in LANGUAGE_NAMES if name in names]
-    return Fields(text, ids[0] if ids else None, languages[0] if languages else None, names)
+    return Fields(text, ids[0] if ids else None, names)
 
 
 def _identifies(records: Sequence[Mapping[str, Any]], name: str) -> bool:
@@ -65,12 +61,8 @@ def conversation_size(record: Mapping[str, Any]) -> int:
 
 def count_languages(texts: Iterable[str]) -> Counter[str]:
     """Count texts by ISO 639-1 code, without texts that are too short."""
-    found: Counter[str] = Counter()
-    for text in texts:
-        stripped = text.strip()
-        if len(stripped.encode()) >= SHORTEST_CHARS:
-            found[str(_identifier().classify(stripped[:SNIFFED_CHARS])[0])] += 1
-    return found
+    enough = (text for text in map(str.strip, texts) if len(text.encode()) >= SHORTEST_CHARS)
+    return Counter(str(_identifier().classify(text[:SNIFFED_CHARS])[0]) for text in enough)
 
 
 @functools.cache

@@ -19,6 +19,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from flows.inspection.table_header import is_record
+from tasks.sample.bounded_reader import spread
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import DamagedStream, byte_blocks
 from tasks.sample.readers.csv_reader import delimiter_of
@@ -166,14 +167,18 @@ def parquet_records(path: Path) -> list[dict[str, Any]]:
 
 def arrow_records(path: Path) -> list[dict[str, Any]]:
     """Return the first SNIFFED_RECORDS rows of an Arrow file or stream."""
+    for batch in _arrow_batches(path):
+        return batch.slice(0, SNIFFED_RECORDS).to_pylist()
+    return []
+
+
+def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(str(path)) as source:
         try:
             reader = pa.ipc.open_file(source)
-            return reader.get_batch(0).slice(0, SNIFFED_RECORDS).to_pylist() if reader.num_record_batches else []
+            yield from map(reader.get_batch, range(reader.num_record_batches))
         except pa.ArrowInvalid:
-            for batch in pa.ipc.open_stream(source):
-                return batch.slice(0, SNIFFED_RECORDS).to_pylist()
-    return []
+            yield from pa.ipc.open_stream(source)
 
 
 def count_records(files: Sequence[StoredFile]) -> RecordCount:
@@ -194,8 +199,7 @@ def _extrapolated(files: Sequence[StoredFile], count: Callable[[StoredFile], tup
     all from the stored bytes of those. `count` returns the records of a file, the stored bytes that hold them, and
     whether these are the whole file."""
     found, looked, exact = 0.0, 0, len(files) <= MAX_COUNTED_FILES
-    for index in even_indices(len(files), MAX_COUNTED_FILES):
-        file = files[index]
+    for file in spread(files, MAX_COUNTED_FILES):
         try:
             records, read, whole = count(file)
         except (OSError, pa.ArrowException):
@@ -212,10 +216,6 @@ def _marks(file: StoredFile, mark: bytes) -> tuple[float, int, bool]:
     return max(1, head.raw.count(mark) + unfinished_line) if head.raw else 0, head.stored, head.whole
 
 
-def _parquet_rows(file: StoredFile) -> tuple[float, int, bool]:
-    return pq.read_metadata(file.path).num_rows, file.size, True
-
-
 def _table_rows(file: StoredFile) -> tuple[float, int, bool]:
     """Count rows below the header, in whose quoted fields lines may break."""
     head = read_head(file.path, file.compression)
@@ -223,28 +223,11 @@ def _table_rows(file: StoredFile) -> tuple[float, int, bool]:
     return max(0, rows - (not head.whole)), head.stored, head.whole
 
 
-def _arrow_rows(file: StoredFile) -> tuple[float, int, bool]:
-    with pa.memory_map(str(file.path)) as source:
-        try:
-            reader = pa.ipc.open_file(source)
-            rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
-        except pa.ArrowInvalid:
-            rows = sum(batch.num_rows for batch in pa.ipc.open_stream(source))
-    return rows, file.size, True
-
-
 COUNTED: dict[str, Callable[[StoredFile], tuple[float, int, bool]]] = {
     "jsonl": partial(_marks, mark=b"\n"),
     "mediawiki": partial(_marks, mark=OPENING),
-    "parquet": _parquet_rows,
-    "arrow": _arrow_rows,
+    "parquet": lambda file: (pq.read_metadata(file.path).num_rows, file.size, True),
+    "arrow": lambda file: (sum(batch.num_rows for batch in _arrow_batches(file.path)), file.size, True),
     "csv": _table_rows,
 }
 """Formats whose files hold many records, and how they are counted."""
-
-
-def even_indices(count: int, limit: int) -> list[int]:
-    """Return at most `limit` of `count` indices, evenly spread, including the first."""
-    if count <= limit:
-        return list(range(count))
-    return sorted({index * count // limit for index in range(limit)})

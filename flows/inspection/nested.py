@@ -35,7 +35,7 @@ def find_nested_text(records: Sequence[Mapping[str, Any]]) -> NestedText | None:
             if isinstance(value, list | dict):
                 nested[name] += _sizes(value).total()
             elif isinstance(value, str):
-                held += _size(value)
+                held += text_size(value)
     ((name, most),) = nested.most_common(1) or [("", 0)]
     whole = held + nested.total()
     return NestedText(name, most / whole) if most > MOST * whole else None
@@ -55,11 +55,12 @@ def _sizes(value: Any) -> Counter[str | None]:
     sizes: Counter[str | None] = Counter()
     for name, text in _texts(value):
         if " " in text or not text.isascii():
-            sizes[name] += _size(text)
+            sizes[name] += text_size(text)
     return sizes
 
 
-def _size(text: str) -> int:
+def text_size(text: str) -> int:
+    """Return the bytes of a text in UTF-8."""
     return len(text.encode(errors="replace"))
 
 

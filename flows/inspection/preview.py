@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import NotRequired, TypedDict, TypeVar
 
 import numpy as np
@@ -11,7 +12,6 @@ from flows.inspection.preview_rows import (
     InputSettings,
     Passage,
     Selection,
-    doc_id,
     documents,
     isolate_edit,
     ledger_rows,
@@ -109,10 +109,8 @@ def peek(artifacts: Artifacts, stage: str, selection: Selection) -> Sequence[Vie
 
 
 def _sample(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
-    sample = need_stage(artifacts, "sample")
-    rows = _documents_of(sample, selection)
-    texts = texts_of(sample, [row["doc_id"] for row in rows])
-    return [_view(texts[row["doc_id"]], "as read", [(SAME, texts[row["doc_id"]]["text"])]) for row in rows]
+    rows = _documents_of(need_stage(artifacts, "sample"), selection)
+    return [_view(row, "as read", [(SAME, row["text"])]) for row in rows]
 
 
 def _clean(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
@@ -193,10 +191,8 @@ def _decontaminate(artifacts: Artifacts, selection: Selection) -> list[DocumentV
 
 def _vocab(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
     source, tokenizer = need_stage(artifacts, "decontaminate"), open_tokenizer(need_stage(artifacts, "vocab"))
-    rows = _documents_of(source, selection)
-    texts = texts_of(source, [row["doc_id"] for row in rows])
     views: list[DocumentView] = []
-    for document in (texts[row["doc_id"]] for row in rows):
+    for document in _documents_of(source, selection):
         ids = tokenizer.encode(document["text"][:VOCAB_CHARS])
         pieces = [tokenizer.decode_bytes([token]).decode(errors="backslashreplace") for token in ids]
         segments = [(ODD_PIECE if index % 2 else EVEN_PIECE, piece) for index, piece in enumerate(pieces)]
@@ -212,18 +208,17 @@ def _chunk(artifacts: Artifacts, selection: Selection) -> list[RowView]:
     columns = ["row", "source"]
     numbered = (row for path in chunk.files("sequences") for row in rows_of(read_table(path, columns), SequenceRow))
     chosen = selection.choose(
-        _of_source(numbered, selection, lambda row: row["source"]), lambda row: row["row"].to_bytes(8, "big")
+        _of_source(numbered, selection, itemgetter("source")), lambda row: row["row"].to_bytes(8, "big")
     )
     wanted = {row["row"] for row in chosen}
-    rows = rows_at(chunk, "sequences", wanted, by="row")
+    by_number = {row["row"]: row for row in rows_at(chunk, SequenceRow, wanted, by="row")}
+    rows = [by_number[row["row"]] for row in chosen]
     spans: dict[int, list[SpanRow]] = {}
     for span in segments_of(chunk, wanted):
         spans.setdefault(span["row"], []).append(span)
-    by_number = {row["row"]: row for row in rows}
     views: list[RowView] = []
-    read = _as_read(artifacts, [by_number[row["row"]] for row in chosen], tokenizer)
-    for number, texts in zip((row["row"] for row in chosen), read, strict=True):
-        row, mine = by_number[number], spans.get(number, [])
+    for row, texts in zip(rows, _as_read(artifacts, rows, tokenizer), strict=True):
+        mine = spans.get(row["row"], [])
         segments = [
             (ODD_PIECE if index % 2 else EVEN_PIECE, _text_of_span(tokenizer, row["tokens"], span))
             for index, span in enumerate(mine)
@@ -232,7 +227,7 @@ def _chunk(artifacts: Artifacts, selection: Selection) -> list[RowView]:
         length = _format_length(row, mine, tokenizer.pad)
         views.append(
             {
-                "title": f"row {number}: {length}, {_describe_row(row, len(mine), layout)}",
+                "title": f"row {row['row']}: {length}, {_describe_row(row, len(mine), layout)}",
                 "source": row["source"],
                 "segments": _between_specials(segments) if "is_next" in row else segments,
                 "spans": documents_in,
@@ -309,14 +304,16 @@ def _nothing_fits(artifacts: Artifacts, stage: str, selection: Selection) -> Inp
 def _chosen(parent: Artifact, artifact: Artifact, actions: tuple[str, ...], selection: Selection) -> list[LedgerRow]:
     rows = ledger_rows(artifact, actions, selection.rule)
     if selection.source is None:
-        return selection.choose(rows, doc_id)
+        return selection.choose(rows, itemgetter("doc_id"))
     sources = {row["doc_id"]: row["source"] for row in documents(parent, ["doc_id", "source"])}
-    return selection.choose(_of_source(rows, selection, lambda row: sources[row["doc_id"]]), doc_id)
+    return selection.choose(_of_source(rows, selection, lambda row: sources[row["doc_id"]]), itemgetter("doc_id"))
 
 
 def _documents_of(artifact: Artifact, selection: Selection) -> list[DocumentRow]:
     rows = documents(artifact, ["doc_id", "source"])
-    return selection.choose(_of_source(rows, selection, lambda row: row["source"]), doc_id)
+    chosen = selection.choose(_of_source(rows, selection, itemgetter("source")), itemgetter("doc_id"))
+    texts = texts_of(artifact, [row["doc_id"] for row in chosen])
+    return [texts[row["doc_id"]] for row in chosen]
 
 
 Row = TypeVar("Row")

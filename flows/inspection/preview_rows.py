@@ -15,15 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.metrics.text_diff import ADDED, REMOVED, SAME, SHARED, Segments
-from flows.runs.run_documents import rows_at, settings_of
+from flows.runs.run_documents import parts_of, recognised, rows_at, settings_of
 from model.config.train import TrainConfig
 from model.data.row_format import NO_LOSS, RowFormat
 from tasks.artifacts.artifact import Artifact, manifest_of
-from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.rows import DocumentRow, LedgerRow, SequenceRow, rows_of
-from tasks.artifacts.tables.schema import DOCUMENTS
-from tasks.clean.batch import iter_batches
-from tasks.clean.chain import Chain, preset_of, recognise_batch
+from tasks.clean.chain import Chain, preset_of
 from tasks.clean.edits.registry import HTML_TO_TEXT
 from tasks.common.numeric import seed64, unit_interval
 from tasks.tokenizer.base import Tokenizer
@@ -50,25 +47,18 @@ class Selection:
     def choose(self, rows: Iterable[Row], key: Callable[[Row], bytes]) -> list[Row]:
         """Return the rows with the smallest numbers; a row's number is a function of its key and the seed."""
         seed = seed64(self.seed, "peek", "choose", "")
-        numbered = ((unit_interval(key(row), seed), index, row) for index, row in enumerate(rows))
-        return [row for _, _, row in heapq.nsmallest(self.count, numbered, key=lambda entry: entry[:2])]
-
-
-def doc_id(row: DocumentRow | LedgerRow) -> bytes:
-    """Return the key of a row about a document."""
-    return row["doc_id"]
+        return heapq.nsmallest(self.count, rows, key=lambda row: unit_interval(key(row), seed))
 
 
 def documents(artifact: Artifact, columns: list[str]) -> Iterator[DocumentRow]:
     """Yield an artifact's documents, with one part in memory at a time."""
-    for path in artifact.files("documents"):
-        yield from rows_of(read_table(path, columns), DocumentRow)
+    for part in parts_of(artifact, "documents", columns):
+        yield from rows_of(part, DocumentRow)
 
 
 def ledger_rows(artifact: Artifact, actions: tuple[str, ...], rule: str | None) -> Iterator[LedgerRow]:
     """Yield ledger rows with one of the actions, and of the edit or rule `rule` where it is given."""
-    for path in artifact.files("ledger"):
-        table = read_table(path)
+    for table in parts_of(artifact, "ledger", None):
         rows = rows_of(table.filter(pc.is_in(table.column("action"), value_set=pa.array(actions))), LedgerRow)
         yield from (row for row in rows if rule is None or rule in rules_of(row))
 
@@ -81,7 +71,7 @@ def rules_of(row: LedgerRow) -> list[str]:
 def texts_of(artifact: Artifact, wanted: Iterable[bytes]) -> dict[bytes, DocumentRow]:
     """Return the row of each document, that of the first segment of a cut one."""
     found: dict[bytes, DocumentRow] = {}
-    for row in rows_at(artifact, "documents", set(wanted)):
+    for row in rows_at(artifact, DocumentRow, set(wanted)):
         found.setdefault(row["doc_id"], row)
     return found
 
@@ -95,9 +85,7 @@ def isolate_edit(clean: Artifact, document: DocumentRow, cleaned: str, edit: str
     config = settings_of(clean)
     if config is None:
         return None
-    row = {name: document[name] for name in DOCUMENTS.names}
-    (batch,) = iter_batches(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)
-    recognise_batch(batch, np.zeros(1, np.int64), config)
+    batch = recognised(config, document)
     about = batch.contexts.at(0)
     chain = Chain.of(config, preset_of(batch, 0, config))
     order = [HTML_TO_TEXT, *(step.name for step in chain.edits)]
@@ -161,19 +149,17 @@ class _TokenText:
 
     def __call__(self, ids: np.ndarray) -> str:
         """Return the text of ids from a row."""
-        return "".join(
-            " ".join(self._names[int(token)] for token in some)
-            if special
-            else self._tokenizer.decode_following(np.array(some))
-            for special, some in self._runs(ids)
-        )
+        return "".join(text for _, text in self.marked(ids))
 
     def marked(self, ids: np.ndarray) -> Segments:
         """Return the text as segments, with special tokens marked as added."""
-        return [(ADDED if special else SAME, self(np.array(some))) for special, some in self._runs(ids)]
-
-    def _runs(self, ids: np.ndarray) -> list[tuple[bool, list[int]]]:
-        return [(special, list(some)) for special, some in groupby(ids, key=lambda token: int(token) in self._names)]
+        found: Segments = []
+        for special, some in groupby(ids, key=lambda token: int(token) in self._names):
+            if special:
+                found.append((ADDED, " ".join(self._names[int(token)] for token in some)))
+            else:
+                found.append((SAME, self._tokenizer.decode_following(np.array(list(some)))))
+        return found
 
 
 def _masked(

@@ -9,14 +9,13 @@ from flows.inspection.sizes import EPOCHS, Sizes, sizes
 from flows.inspection.source_tables import (
     LARGEST_FILE,
     LINE,
-    counted,
     document_bytes,
     in_comment,
     source_names,
     source_tables,
     toml_value,
 )
-from flows.metrics.formatting import format_bytes, format_count
+from flows.metrics.formatting import counted, format_bytes, format_count
 from model.config.machine import narrow_products
 
 BENCHMARKS = {

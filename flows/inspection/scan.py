@@ -23,7 +23,6 @@ from flows.inspection.file_head import (
     arrow_records,
     count_records,
     decoded,
-    even_indices,
     json_records,
     lacks_header,
     looks_like_text,
@@ -32,11 +31,12 @@ from flows.inspection.file_head import (
     table_records,
     wiki_pages,
 )
-from flows.inspection.nested import NestedText, find_nested_text
+from flows.inspection.nested import NestedText, find_nested_text, text_size
 from flows.inspection.unpack import JSONL, SUFFIXES, UNPACKED, is_hidden, is_mailbox, is_unpacked, package_of
 from model.digests import unreadable_reason
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
+from tasks.sample.bounded_reader import spread
 from tasks.sample.discovery import guess_format
 
 SNIFFED_FILES = 40
@@ -322,9 +322,8 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     texts: list[str] = []
     raw = stored = lost = 0
     bad: set[Path] = set()
-    looked = even_indices(len(source.files), SNIFFED_FILES)
-    for index in looked:
-        file = source.files[index]
+    looked = spread(source.files, SNIFFED_FILES)
+    for file in looked:
         try:
             if source.format in ("parquet", "arrow"):
                 records += parquet_records(file.path) if source.format == "parquet" else arrow_records(file.path)
@@ -345,7 +344,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
             scan.unreadable.append(Unreadable(file.path, hint))
             bad.add(file.path)
             continue
-        raw, stored = raw + _size(text), stored + head.stored
+        raw, stored = raw + text_size(text), stored + head.stored
         if source.format == "jsonl":
             good, unread = json_records(text, head.whole)
             records, lost = records + good, lost + unread
@@ -375,10 +374,11 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     source.records = count_records(source.files)
     source.text_bytes = source.stored_bytes * (raw / stored if stored else 1.0)
     if source.format in ("jsonl", "csv"):
-        source.text_bytes *= sum(map(_size, texts)) / max(1, sum(_stored(record, source.format) for record in records))
+        all_bytes = sum(_stored(record, source.format) for record in records)
+        source.text_bytes *= sum(map(text_size, texts)) / max(1, all_bytes)
     source.characters = set().union(*(text[:100_000] for text in texts)) if texts else set()
     if source.format != "code":
-        chosen = [texts[index] for index in even_indices(len(texts), SNIFFED_FILES)]
+        chosen = spread(texts, SNIFFED_FILES)
         source.languages = count_languages(chosen)
         pages = sum(text.lstrip()[:200].lower().startswith(("<!doctype html", "<html")) for text in chosen)
         if source.fields and pages * 2 > len(chosen):
@@ -398,9 +398,5 @@ def _judged(records: list[dict[str, Any]]) -> Fields:
 def _stored(record: dict[str, Any], format: str) -> int:
     """Return about how many bytes a record takes in a file: a line of JSON, or the cells of a row."""
     if format == "csv":
-        return sum(_size(f"{value or ''},") for value in record.values())
-    return _size(json.dumps(record, ensure_ascii=False))
-
-
-def _size(text: str) -> int:
-    return len(text.encode(errors="replace"))
+        return sum(text_size(f"{value or ''},") for value in record.values())
+    return text_size(json.dumps(record, ensure_ascii=False))

@@ -94,12 +94,9 @@ def sizes(text_bytes: float, characters: int = 0) -> Sizes:
 
     `characters` is the number of different characters, each of which gets an entry of the vocabulary.
     """
-    chosen = _sizes(NETWORKS[0], text_bytes, characters)
-    for network in NETWORKS[1:]:
-        larger = _sizes(network, text_bytes, characters)
-        if TOKENS_PER_PARAMETER * larger.parameters <= EPOCHS * larger.tokens:
-            chosen = larger
-    return chosen
+    smallest, *others = (_sizes(network, text_bytes, characters) for network in NETWORKS)
+    enough = [one for one in others if TOKENS_PER_PARAMETER * one.parameters <= EPOCHS * one.tokens]
+    return enough[-1] if enough else smallest
 
 
 def _sizes(network: Network, text_bytes: float, characters: int) -> Sizes:

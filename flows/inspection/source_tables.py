@@ -12,8 +12,8 @@ from typing import Any
 from flows.inspection.file_head import StoredFile
 from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource
 from flows.inspection.unpack import INSTALLED
-from flows.metrics.formatting import format_bytes
-from tasks.sample.config import Source
+from flows.metrics.formatting import counted, format_bytes
+from tasks.sample.config import ONE_DOCUMENT_A_FILE, Source
 from tasks.sample.discovery import guess_format
 
 ONE_LANGUAGE_SHARE = 0.9
@@ -40,8 +40,6 @@ SHORT_BYTES = 400
 
 LARGEST_FILE = Source.model_fields["max_file_bytes"].default
 
-ONE_DOCUMENT_FORMATS = ("text", "markdown", "wikitext", "html", "code")
-
 
 def source_tables(scan: FolderScan, *, explained: bool) -> list[str]:
     """Return the lines of the tables of all sources, with what each key means where `explained`."""
@@ -57,7 +55,7 @@ def _source_table(scan: FolderScan, source: ScannedSource, name: str, weight: fl
     about = "" if source.records.exact else "about "
     mean = source.text_bytes / max(1.0, source.records.records)
     kind = KINDS.get(source.content, KINDS.get(source.format, "short posts" if mean < SHORT_BYTES else "prose"))
-    files, documents = counted(len(source.files), "file"), counted(source.records.records, "document")
+    files, documents = counted(len(source.files), "file"), counted(round(source.records.records), "document")
     lines = [
         f"[[sources]]    # {files}, {about}{documents}, {format_bytes(source.text_bytes)}: {kind}",
         line("name", name, ""),
@@ -167,11 +165,7 @@ def _excluded(scan: FolderScan, source: ScannedSource) -> list[str]:
 def document_bytes(source: ScannedSource, file: StoredFile) -> float:
     """Return the estimated bytes of a file that is read as one document; 0 for files of records."""
     growth = source.text_bytes / source.stored_bytes if source.stored_bytes else 1.0
-    return file.size * max(1.0, growth) if source.format in ONE_DOCUMENT_FORMATS else 0.0
-
-
-def counted(number: float, noun: str) -> str:
-    return f"{number:,.0f} {noun}{'' if round(number) == 1 else 's'}"
+    return file.size * max(1.0, growth) if source.format in ONE_DOCUMENT_A_FILE else 0.0
 
 
 def toml_value(value: Any) -> str:

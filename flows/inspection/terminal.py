@@ -142,8 +142,7 @@ def print_views(views: "Sequence[View | TokenizedText]", console: Console, *, fu
 
 
 def _print_view(view: "View | TokenizedText", console: Console, full: bool) -> None:
-    heading = Text(view["title"], style="bold")
-    console.print(heading, soft_wrap=True)
+    console.print(Text(view["title"], style="bold"), soft_wrap=True)
     if "doc_id" in view:
         where = f"{view['doc_id'][:12]}  {view['source']}: {view['path']} record {view['record']}"
         if kind := view.get("text_kind"):

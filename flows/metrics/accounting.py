@@ -292,14 +292,9 @@ def _why(line: MixedSource | None, shift: float) -> str:
         return "none of its text was left"
     if line["planned_share"] < line["weight"] - 1e-9:
         return f"its {line['tokens']:,} tokens are read {line['epochs']:.2f} times, as often as is allowed"
-    rounded = abs(line["realised_share"] - line["planned_share"]) > MIN_SHIFT
-    return (
-        "rounded to whole rows"
-        if rounded
-        else "it replaces what other sources lack"
-        if shift > 0
-        else "other sources have more"
-    )
+    if abs(line["realised_share"] - line["planned_share"]) > MIN_SHIFT:
+        return "rounded to whole rows"
+    return "it replaces what other sources lack" if shift > 0 else "other sources have more"
 
 
 def _unknown_words(reports: Mapping[str, StageReport]) -> list[str]:

@@ -76,7 +76,8 @@ METRICS_BY_NAME = {measure.metric: measure for measure in HELDOUT_METRICS}
 def heldout_metrics(rows: Sequence[ScoreRow]) -> list[HeldoutLine]:
     """Return a line for each held-out metric and source from rows of SCORES, the source `all` last."""
     values = {(row["task"], row["metric"]): row["value"] for row in rows}
-    lines: list[HeldoutLine] = [
+    ordered = sorted(rows, key=lambda row: (row["task"] == "heldout/all", row["task"]))
+    return [
         {
             "metric": measure.metric,
             "source": row["task"].partition("/")[2],
@@ -87,12 +88,9 @@ def heldout_metrics(rows: Sequence[ScoreRow]) -> list[HeldoutLine]:
             "baseline": values.get((row["task"], measure.baseline)),
         }
         for measure in HELDOUT_METRICS
-        for row in rows
+        for row in ordered
         if row["metric"] == measure.metric
     ]
-    return sorted(
-        lines, key=lambda line: ([*METRICS_BY_NAME].index(line["metric"]), line["source"] == "all", line["source"])
-    )
 
 
 def format_heldout_metric(line: HeldoutLine) -> str:
@@ -152,11 +150,9 @@ def held_out(artifacts: Mapping[str, Artifact]) -> HeldOut:
 
 def is_same_text(one: HeldOut, other: HeldOut) -> bool:
     """Return whether both runs were measured on the same documents, with the same copies in their training text."""
-    same = one.bits.keys() == other.bits.keys() and all(
-        one.documents(metric) == other.documents(metric) for metric in one.bits
-    )
+    documents = [{metric: run.documents(metric) for metric in run.bits} for run in (one, other)]
     dedups = [run.dedup.content if run.dedup is not None else None for run in (one, other)]
-    return same and dedups[0] == dedups[1]
+    return documents[0] == documents[1] and dedups[0] == dedups[1]
 
 
 def fair_documents(one: HeldOut, other: HeldOut, metric: str) -> frozenset[Document]:
@@ -245,18 +241,13 @@ def _sizes(documents: pa.Table) -> pa.Table:
 
 
 def _lengths(spans: pa.Table) -> pa.Table:
-    return pa.table(
-        {
-            **{name: spans.column(name) for name in ("doc_id", "piece", "tok_len")},
-            "bytes": pc.subtract(spans.column("end"), spans.column("start")),
-        }
-    )
+    lengths = pc.subtract(spans.column("end"), spans.column("start"))
+    return spans.select(["doc_id", "piece", "tok_len"]).append_column("bytes", lengths)
 
 
 _SHORTENED = re.compile(r"([\d.]+) examples on average: (\d+) of (\d+) items leave room for less than (\d+)")
 
 _SAMPLED = re.compile(r"(\d+) of (\d+) items drawn")
-
 
 _BYTES = re.compile(r"(\d+) bytes")
 
@@ -270,15 +261,14 @@ def describe_repeated_text(rows: Iterable[ScoreRow]) -> str:
     Shares are of the bytes of all sources, figures the sources' plain means.
     """
     means: dict[str, float] = {}
-    parts: list[tuple[int, int, str]] = []
+    repeated, every, passages = 0, 0, ""
     for row in rows:
         if row["task"] == "heldout/all" and row["value"] is not None:
             means[row["metric"]] = row["value"]
         elif row["metric"] == "bits_per_byte" and (match := _BYTES.match(row["note"] or "")):
-            parts.append((0, int(match[1]), ""))
+            every += int(match[1])
         elif row["metric"] == "repeated_bits_per_byte" and (match := _PART.match(row["note"] or "")):
-            parts.append((int(match[1]), 0, match[3]))
-    repeated, every = sum(part[0] for part in parts), sum(part[1] for part in parts)
+            repeated, passages = repeated + int(match[1]), passages or match[3]
     figures = [
         f"{words} {means[metric]:.3f}"
         for metric, words in (("new_bits_per_byte", "the model"), ("5gram_new_bits_per_byte", "the 5-gram"))
@@ -286,7 +276,6 @@ def describe_repeated_text(rows: Iterable[ScoreRow]) -> str:
     ]
     if not repeated or not every or not figures:
         return ""
-    passages = next(part[2] for part in parts if part[2])
     return (
         f"{repeated / every:.0%} of the held-out text lies in {passages} that training read too; of the text that is"
         f" new, bits per byte are {', '.join(figures)}"
@@ -297,8 +286,7 @@ def describe_sampled_items(scores: Iterable[ScoreRow]) -> str:
     """Return which benchmarks were evaluated on a sample of items, as a sentence without full stop; empty for none."""
     found: dict[str, str] = {}
     for row in scores:
-        match = _SAMPLED.search(row["note"] or "")
-        if match:
+        if match := _SAMPLED.search(row["note"] or ""):
             drawn, available = map(int, match.groups())
             found[row["task"]] = f"{row['task']} {drawn:,} of {available:,} items"
     return f"{', '.join(found.values())}, limited by its max_items" if found else ""
@@ -308,8 +296,7 @@ def describe_few_shot_limits(scores: Iterable[ScoreRow]) -> str:
     """Return where fewer few-shot examples fitted than asked for, without full stop; empty where all fitted."""
     found: dict[tuple[str, int], str] = {}
     for row in scores:
-        match = _SHORTENED.search(row["note"] or "")
-        if match:
+        if match := _SHORTENED.search(row["note"] or ""):
             average, fewer, items, _ = match.groups()
             found[row["task"], row["shots"]] = (
                 f"{row['task']} {format_shots(row['shots'])} shows {average} examples on average, for {fewer} of"

@@ -96,11 +96,10 @@ def bootstrap(rows: int, statistic: Callable[[np.ndarray], float], seed: int) ->
 class PairedComparison:
     """A measure of a change compared with the base, paired by seed."""
 
-    value: float
-    """Mean over seeds."""
-    base: float
     n: int
     """Number of seeds that both have."""
+    base: float
+    """Mean over seeds."""
     difference: float
     low: float | None
     high: float | None
@@ -117,13 +116,13 @@ def compare_with_baseline(
     if not seeds:
         return None
     differences = [change[seed] - base[seed] for seed in seeds]
-    value, of_base = (statistics.fmean(values[seed] for seed in seeds) for values in (change, base))
+    of_base = statistics.fmean(base[seed] for seed in seeds)
     found = interval_of_mean(differences)
     if found is None:
-        return PairedComparison(value, of_base, len(seeds), differences[0], None, None, "")
+        return PairedComparison(len(seeds), of_base, differences[0], None, None, "")
     gain = found if higher_is_better else Interval(-found.high, -found.value, -found.low)
     verdict = Difference(len(seeds), gain.value, gain.low, gain.high).verdict
-    return PairedComparison(value, of_base, len(seeds), found.value, found.low, found.high, verdict)
+    return PairedComparison(len(seeds), of_base, found.value, found.low, found.high, verdict)
 
 
 def compare_items_with_baseline(

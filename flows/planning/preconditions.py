@@ -7,13 +7,14 @@ the description of a trained model, and the first records of sources and benchma
 from collections.abc import Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from flows.metrics.formatting import format_bytes
 from flows.planning.cost_model import format_memory, memory_bound, memory_hint, recipe_memory
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
 from flows.runs.pipeline import BUILDERS, run_stages
+from flows.runs.record import Asked
 from model.config import machine
 from model.errors import AccessError, BessemerError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
@@ -223,19 +224,11 @@ def _what_fits(recipe: Recipe, available: float) -> str:
     return ""
 
 
-def start_run(
-    recipe: Recipe,
-    root: Path,
-    *,
-    from_stage: str | None = None,
-    until: str | None = None,
-    only: str | None = None,
-    force: bool = False,
-    run_id: str | None = None,
-) -> "Run":
+def start_run(recipe: Recipe, root: Path, *, run_id: str | None = None, **asked: Unpack[Asked]) -> "Run":
     """Return a run of the selected stages, after `check_prerequisites` passed, here or before the flow began."""
     from flows.runs.run import Run  # Imports Prefect, and the command line checks a recipe before it does.
 
     if CHECKED.get() != recipe:
-        check_prerequisites(recipe, select_stages(from_stage, until, only), root, force=force)
-    return Run(recipe, root, from_stage=from_stage, until=until, only=only, force=force, run_id=run_id)
+        stages = select_stages(asked.get("from_stage"), asked.get("until"), asked.get("only"))
+        check_prerequisites(recipe, stages, root, force=asked.get("force", False))
+    return Run(recipe, root, run_id=run_id, **asked)

@@ -190,10 +190,8 @@ def _training(findings: list[Metrics]) -> list[Pair]:
     pairs: list[Pair] = [
         {"name": name, "values": [found["training"].get(key) for found in findings]} for key, name in names
     ]
-    seconds: list[float | None] = [found["cost"].get("seconds") for found in findings]
-    energy = [found["cost"].get("watt_hours") for found in findings]
-    pairs.append({"name": "seconds, all stages", "values": seconds})
-    pairs.append({"name": "watt-hours (estimate)", "values": energy})
+    costs = (("seconds", "seconds, all stages"), ("watt_hours", "watt-hours (estimate)"))
+    pairs.extend({"name": name, "values": [found["cost"].get(key) for found in findings]} for key, name in costs)
     return [pair for pair in pairs if any(value is not None for value in pair["values"])]
 
 

@@ -7,7 +7,7 @@ Markdown (files, Prefect's artifacts, model cards) and terminals have the tables
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -151,13 +151,10 @@ class Document:
         """Write the report as one HTML file."""
         from flows.reports.page.render import write_figures
 
-        charts = [part for section in self.sections for part in section.parts if isinstance(part, Chart)]
-        write_figures("document.html", {one.name: one.figure for one in charts}, path, document=self, kind_of=_kind)
+        parts = [part for section in self.sections for part in section.parts]
+        figures = {part.name: part.figure for part in parts if isinstance(part, Chart)}
+        write_figures("document.html", figures, path, document=self, kind_of=lambda part: type(part).__name__)
 
 
 def _markdown(part: str | Table) -> str:
     return part.markdown() if isinstance(part, Table) else escape_markdown(part)
-
-
-def _kind(part: Any) -> str:
-    return type(part).__name__

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,10 +118,8 @@ class _Training:
         self.read_bytes += len(whole) + len(end)
         for line in whole.splitlines():
             if line.startswith(b'{"kind"'):
-                try:
+                with suppress(ValueError, KeyError):
                     self._take(json.loads(line))
-                except (ValueError, KeyError):
-                    continue
 
     def _take(self, message: Message) -> None:
         if message["kind"] == "step":

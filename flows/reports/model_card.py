@@ -144,20 +144,11 @@ def _data(facts: CardFacts) -> str:
         return ""
     rows = []
     for name, stated in facts.sources.items():
-        line, counts = mixture.get(name, {}), funnel.get(name, {})
-        rows.append(
-            (
-                name,
-                stated or UNSTATED,
-                counts.get("read", 0),
-                line.get("documents", "-"),
-                format_count(line["tokens"]) if line else "-",
-                f"{line['weight']:.1%}" if line else "-",
-                f"{line['planned_share']:.1%}" if line else "-",
-                f"{line['realised_share']:.1%}" if line else "-",
-                f"{line['epochs']:.2f}" if line else "-",
-            )
-        )
+        used: tuple[object, ...] = ("-",) * 6
+        if line := mixture.get(name):
+            shares = (f"{line[key]:.1%}" for key in ("weight", "planned_share", "realised_share"))
+            used = (line["documents"], format_count(line["tokens"]), *shares, f"{line['epochs']:.2f}")
+        rows.append((name, stated or UNSTATED, funnel.get(name, {}).get("read", 0), *used))
     columns = ("source", "licence", "documents read", "used", "tokens", "weight", "planned", "trained on", "epochs")
     parts = [
         "## Data",

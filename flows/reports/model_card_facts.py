@@ -18,7 +18,7 @@ from flows.metrics.lines import Metrics, NetworkLine
 from flows.metrics.run_metrics import metrics_of, open_artifacts, samples
 from flows.reports.charts.scores import main_rows
 from flows.runs.lineage import model_of
-from flows.runs.record import RunData, list_runs, read_recipe
+from flows.runs.record import RunData, list_runs, read_recipe, stage_paths
 from model.errors import RecipeError
 from tasks.artifacts.tables.rows import SampleRow, ScoreRow
 
@@ -38,12 +38,8 @@ HUB_LICENCE = re.compile(
 HUB_DATASET = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)")
 """A path of a data set on the hub, as `huggingface_hub` reads it."""
 
-HUB_METRICS: dict[str, str] = {
-    "acc": "accuracy",
-    "exact": "exact_match",
-    "exact_match": "exact_match",
-    "em": "exact_match",
-}
+HUB_METRICS = {"acc": "accuracy", "exact": "exact_match"}
+"""Main metrics that the hub names otherwise."""
 
 PERMISSIVE = re.compile(
     r"(MIT|ISC|Zlib|BSD-|0BSD|Apache-|CC0-|CC-BY-\d|CC-PDDC|PDDL-|ODC-By-|Unlicense|AFL-|PSF-|Python-|BSL-|W3C|"
@@ -108,10 +104,8 @@ def card_facts(record: RunData, root: Path) -> CardFacts:
 
 def run_that_trained(root: Path, model: Path) -> RunData | None:
     """Return the latest run that trained or reused the model artifact at this path, or None."""
-    for record in reversed(list_runs(root)):
-        if any(entry["stage"] == "train" and entry.get("path") == str(model) for entry in record["stages"]):
-            return record
-    return None
+    runs = reversed(list_runs(root))
+    return next((record for record in runs if stage_paths(record).get("train") == model), None)
 
 
 def head(facts: CardFacts, licence: str | None, library: str | None) -> str:

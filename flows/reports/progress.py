@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -55,9 +54,7 @@ class ProgressBars(ProgressListener):
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
     def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:

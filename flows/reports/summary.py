@@ -14,14 +14,7 @@ from flows.metrics.accounting import describe_conservation
 from flows.metrics.formatting import format_count, format_duration, format_language, loss_unit
 from flows.metrics.heldout import describe_few_shot_limits, describe_sampled_items, summarize_heldout_metrics
 from flows.metrics.lines import Duplicates, Metrics, RuleLine
-from flows.metrics.run_metrics import (
-    SKIPPED,
-    TO_COME,
-    UNDER_WAY,
-    describe_base_model,
-    metrics_of,
-    missing_artifacts,
-)
+from flows.metrics.run_metrics import SKIPPED, TO_COME, UNDER_WAY, describe_base_model, metrics_of, missing_artifacts
 from flows.reports import progress
 from flows.reports.tables import funnel_table, scores_table, sources_table
 from flows.reports.verdict import skipped_files, verdict
@@ -74,10 +67,9 @@ def print_summary(run: RunData, root: Path, console: Console) -> None:
         sources_table(findings["mixture"], findings["bits_per_byte"]),
         scores_table(findings["scores"]),
     )
-    for table in tables:
-        if table is not None:
-            console.print(table.rich())
-            console.print()
+    for table in filter(None, tables):
+        console.print(table.rich())
+        console.print()
     for label, text in _sentences(findings).items():
         if text:
             _print_line(label, text, console)

@@ -15,8 +15,6 @@ from tasks.execution.outcome import with_short_digests
 
 MAX_RULES = 12
 
-Lines = Sequence[Mapping[str, Any]]
-
 
 def stages_table(stages: Sequence[StageLine]) -> Table:
     """Return a row for each stage: outcome, time, result, and why it was built or not."""
@@ -33,7 +31,7 @@ def stages_table(stages: Sequence[StageLine]) -> Table:
     return Table(("stage", "outcome", "time", "result", "why"), rows, texts=("outcome", "why"))
 
 
-def funnel_table(lines: Lines) -> Table | None:
+def funnel_table(lines: Sequence[Mapping[str, Any]]) -> Table | None:
     """Return the documents of each source through the stages; None without documents."""
     if not lines:
         return None

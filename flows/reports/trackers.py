@@ -8,7 +8,7 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from flows.metrics.run_metrics import score_rows
 from model.checkpoint.metrics import final_rows, final_steps
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact, manifest_of
+from tasks.artifacts.tables.rows import EventRow, rows_of
 
 METRICS_NAMES = {
     "loss": "train/loss",
@@ -42,16 +43,6 @@ VALIDATION_NAMES = ("bits_per_byte", "nats_per_token")
 PROJECT = "bessemer"
 
 
-@dataclass(frozen=True)
-class TrainingEvent:
-    """One event of a training; `time` is in seconds since 1970."""
-
-    step: int
-    time: float
-    kind: str
-    detail: str
-
-
 @dataclass
 class Training:
     """The metrics and events of a training."""
@@ -60,7 +51,8 @@ class Training:
     """Step -> metric -> value."""
     times: dict[int, float]
     """Step -> when it ended, in seconds since 1970."""
-    events: list[TrainingEvent] = field(default_factory=list)
+    events: list[EventRow]
+    """In their order; `time` is in seconds since 1970."""
 
     def rows(self) -> Iterator[tuple[int, float, dict[str, float]]]:
         """Yield (step, time, values by metric) in order; a step without a time takes that of the step before."""
@@ -93,7 +85,8 @@ def read_training(artifacts: Mapping[str, Artifact]) -> Training:
         _add_validation(values, train.table("validation"), steps)
     if "evaluate" in artifacts and values:
         values[max(values)] |= _scores(artifacts["evaluate"])
-    return Training(dict(values), times, _events(train))
+    events = rows_of(train.table("events").sort_by("seq"), EventRow) if train.rows("events") else []
+    return Training(dict(values), times, events)
 
 
 def _add(values: dict[int, dict[str, float]], table: pa.Table, names: Mapping[str, str]) -> None:
@@ -131,13 +124,6 @@ def _scores(evaluate: Artifact) -> dict[str, float]:
     }
 
 
-def _events(train: Artifact) -> list[TrainingEvent]:
-    if not train.rows("events"):
-        return []
-    rows = train.table("events").sort_by("seq").to_pylist()
-    return [TrainingEvent(row["step"], row["time"], row["kind"], row["detail"]) for row in rows]
-
-
 def write_tensorboard(training: Training, folder: Path) -> Path:
     """Write an event file into `folder`, which must be new or empty, and return the folder.
 
@@ -155,7 +141,8 @@ def write_tensorboard(training: Training, folder: Path) -> Path:
             for name, value in numbers.items():
                 writer.add_scalar(name, value, step, walltime=time)
         for event in training.events:
-            writer.add_text(f"events/{event.kind}", f"{event.kind} {event.detail}", event.step, walltime=event.time)
+            kind = event["kind"]
+            writer.add_text(f"events/{kind}", f"{kind} {event['detail']}", event["step"], walltime=event["time"])
     return folder
 
 
@@ -193,8 +180,9 @@ def write_wandb(training: Training, folder: Path, *, run_id: str, name: str, con
         for step, time, numbers in training.rows():
             run.log({**numbers, "time": time}, step=step)
         if training.events:
-            rows: list[Any] = [[event.step, event.time, event.kind, event.detail] for event in training.events]
-            run.log({"events": wandb.Table(columns=["step", "time", "kind", "detail"], data=rows)})
+            columns: list[Any] = ["step", "time", "kind", "detail"]
+            rows: list[Any] = [[event[column] for column in columns] for event in training.events]
+            run.log({"events": wandb.Table(columns=columns, data=rows)})
     wandb.teardown()  # The library writes from another process; the run is complete on disk once that ended.
     (written,) = (folder / "wandb").glob("offline-run-*")
     return written

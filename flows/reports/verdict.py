@@ -53,9 +53,10 @@ class Verdict:
 
 def verdict(record: RunData, findings: Metrics, root: Path, *, name: str | None = None) -> Verdict:
     """Return the verdict on a run; `name` is how commands name it (`latest`), by default by its id."""
+    repeated = f"{findings['repeated_text']}." if findings["repeated_text"] else ""
     return Verdict(
         made=_made(record, findings),
-        quality=" ".join(filter(None, (_held_out(findings), _repeated(findings), _benchmarks(findings["scores"])))),
+        quality=" ".join(filter(None, (_held_out(findings), repeated, _benchmarks(findings["scores"])))),
         dropped=_dropped(findings),
         attention=tuple(_attention(record, findings)),
         next_steps=tuple(_next_steps(record, findings, root, name or record["run_id"])),
@@ -107,10 +108,6 @@ def _held_out(findings: Metrics) -> str:
     if ngram and mine >= ngram:
         return f"{text} It learnt more than a compressor finds, and less than counting short sequences gives."
     return f"{text} It learnt more from its text than counting short sequences gives." if ngram else text
-
-
-def _repeated(findings: Metrics) -> str:
-    return f"{found}." if (found := findings["repeated_text"]) else ""
 
 
 def _more_or_less(mine: float, other: float) -> str:
@@ -213,7 +210,7 @@ def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> li
         steps.append(NextStep("change one thing", f"bessemer {again}{rooted}"))
     newest = newest_runs(root, RUNS_SEARCHED)[0]
     earlier = [run for run in newest if run["run_id"] < folder and run["recipe_name"] == record["recipe_name"]]
-    trained = [run["run_id"] for run in earlier if any("path" in e and e["stage"] == "train" for e in run["stages"])]
+    trained = [run["run_id"] for run in earlier if "train" in stage_paths(run)]
     if trained:
         steps.append(NextStep("compare two runs", f"bessemer runs compare {trained[-1]} {name}{rooted}"))
     return steps

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -133,42 +133,32 @@ def histories_of(
     return histories
 
 
+Row = TypeVar("Row", DocumentRow, LeakRow, LedgerRow, SpanRow)
+
+
 class _Tables:
     """The rows of a run's tables about some documents; each table is read once, at first use."""
 
     def __init__(self, artifacts: dict[str, Artifact], doc_ids: frozenset[bytes]) -> None:
         self.artifacts = artifacts
         self._doc_ids = doc_ids
-        self._ledgers: dict[str, dict[bytes, list[LedgerRow]]] = {}
+        self._rows: dict[tuple[str, type], dict[bytes, list[Any]]] = {}
 
-    @functools.cached_property
-    def sampled(self) -> dict[bytes, list[DocumentRow]]:
-        """Id -> rows of DOCUMENTS as sampled."""
-        return _by_document(rows_at(need_stage(self.artifacts, "sample"), "documents", self._doc_ids))
-
-    @functools.cached_property
-    def leaks(self) -> dict[bytes, list[LeakRow]]:
-        """Id -> rows of LEAKS."""
-        return _by_document(rows_at(need_stage(self.artifacts, "decontaminate"), "leaks", self._doc_ids))
-
-    @functools.cached_property
-    def spans(self) -> dict[bytes, list[SpanRow]]:
-        """Id -> rows of SPANS."""
-        return _by_document(rows_at(need_stage(self.artifacts, "chunk"), "spans", self._doc_ids))
-
-    def ledger(self, stage: str) -> dict[bytes, list[LedgerRow]]:
-        """Return id -> rows of a stage's LEDGER, in its order."""
-        if stage not in self._ledgers:
-            rows = rows_at(need_stage(self.artifacts, stage), "ledger", self._doc_ids)
-            self._ledgers[stage] = _by_document(rows)
-        return self._ledgers[stage]
+    def rows(self, stage: str, kind: type[Row]) -> dict[bytes, list[Row]]:
+        """Return id -> rows of one kind of a stage, in the order of its table."""
+        if (stage, kind) not in self._rows:
+            found: dict[Any, list[Any]] = {}
+            for row in rows_at(need_stage(self.artifacts, stage), kind, self._doc_ids):
+                found.setdefault(row["doc_id"], []).append(row)
+            self._rows[stage, kind] = found
+        return self._rows[stage, kind]
 
     @functools.cached_property
     def survivors(self) -> dict[str, DocumentRow]:
         """Id -> row of the documents of this run that were kept in place of copies."""
-        kept = (Survivor.of(row["evidence"]) for rows in self.ledger("dedup").values() for row in rows)
+        kept = (Survivor.of(row["evidence"]) for rows in self.rows("dedup", LedgerRow).values() for row in rows)
         ids = {bytes.fromhex(one.survivor) for one in kept if one is not None}
-        found = rows_at(need_stage(self.artifacts, "dedup"), "documents", ids)
+        found = rows_at(need_stage(self.artifacts, "dedup"), DocumentRow, ids)
         return {row["doc_id"].hex(): row for row in found}
 
     @functools.cached_property
@@ -176,7 +166,7 @@ class _Tables:
         """Id -> kind of text; empty where clean did not run."""
         if "clean" not in self.artifacts:
             return {}
-        return text_kinds(self.artifacts["clean"], [rows[0] for rows in self.sampled.values()])
+        return text_kinds(self.artifacts["clean"], [rows[0] for rows in self.rows("sample", DocumentRow).values()])
 
     @functools.cached_property
     def order(self) -> np.ndarray:
@@ -190,20 +180,9 @@ class _Tables:
         return steps.filter(steps.column("applied"))
 
 
-Row = TypeVar("Row", DocumentRow, LeakRow, LedgerRow, SpanRow)
-
-
-def _by_document(rows: list[Row]) -> dict[bytes, list[Row]]:
-    found: dict[bytes, list[Row]] = {}
-    for row in rows:
-        if row["doc_id"] is not None:
-            found.setdefault(row["doc_id"], []).append(row)
-    return found
-
-
 def _collect_history(tables: _Tables, doc_id: bytes) -> DocumentHistory:
     artifacts = tables.artifacts
-    rows = tables.sampled.get(doc_id)
+    rows = tables.rows("sample", DocumentRow).get(doc_id)
     if not rows:
         raise InputError(f"document {doc_id.hex()} is not in the sample {artifacts['sample'].identity}")
     (row, *_) = rows
@@ -221,7 +200,7 @@ def _collect_history(tables: _Tables, doc_id: bytes) -> DocumentHistory:
     for stage in LEDGER_STAGES:
         if stage not in artifacts:
             return history
-        for entry in tables.ledger(stage).get(doc_id, ()):
+        for entry in tables.rows(stage, LedgerRow).get(doc_id, ()):
             event = _ledger_event(stage, entry)
             if stage == "dedup" and (kept := Survivor.of(entry["evidence"])):
                 event["survivor"] = _kept_document(tables, kept)
@@ -231,7 +210,7 @@ def _collect_history(tables: _Tables, doc_id: bytes) -> DocumentHistory:
                 history.outcome = f"{verb} in {stage} by rule `{entry['rule']}`"
         if history.outcome != IN_PROGRESS:
             return history
-    for leak in tables.leaks.get(doc_id, ()):
+    for leak in tables.rows("decontaminate", LeakRow).get(doc_id, ()):
         history.events.append(
             {
                 "stage": "decontaminate",
@@ -255,7 +234,7 @@ def _kept_document(tables: _Tables, kept: Survivor) -> KeptDocument:
     else:
         found["earlier"] = kept.earlier
         if (folder := tables.artifacts["dedup"].path.parent / kept.earlier).exists():
-            row = next(iter(rows_at(Artifact.open(folder), "documents", {bytes.fromhex(kept.survivor)})), None)
+            row = next(iter(rows_at(Artifact.open(folder), DocumentRow, {bytes.fromhex(kept.survivor)})), None)
     if row is None:
         return found
     origin = row["origin"]
@@ -269,7 +248,7 @@ def _kept_document(tables: _Tables, kept: Survivor) -> KeptDocument:
 
 
 def _add_training(history: DocumentHistory, tables: _Tables, doc_id: bytes) -> None:
-    spans = tables.spans.get(doc_id, [])
+    spans = tables.rows("chunk", SpanRow).get(doc_id, [])
     rows = np.unique(np.array([span["row"] for span in spans], dtype=np.int64))
     tokens = sum(span["tok_len"] for span in spans)
     history.events.append({"stage": "chunk", "what": "packed", "tokens": tokens, "rows": rows.tolist()})

@@ -3,7 +3,7 @@
 import logging
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
@@ -19,25 +19,17 @@ from tasks.artifacts.remote.mirror import RemoteMirror
 log = logging.getLogger(__name__)
 
 
-def existing_run(
-    recipe: Recipe,
-    root: Path,
-    *,
-    from_stage: str | None = None,
-    until: str | None = None,
-    only: str | None = None,
-    force: bool = False,
-) -> RunData | None:
+def existing_run(recipe: Recipe, root: Path, **asked: Unpack[Asked]) -> RunData | None:
     """Return the record, not written, of a run whose artifacts all exist; None for one that would build something, or
     end in an error.
 
     `same_as` is the latest run with the same artifacts and a `page`; both are None where there is none.
     """
     # Without an artifact of sample, no digests need to be computed.
-    if force or not artifacts_under(root, STAGES[0]):
+    if asked.get("force") or not artifacts_under(root, STAGES[0]):
         return None
     context, entries = RunContext(root, run_id="", dry=True), list[StageEntry]()
-    last = select_stages(from_stage, until, only)[-1]
+    last = select_stages(asked.get("from_stage"), asked.get("until"), asked.get("only"))[-1]
 
     def step(stage: str, *inputs: Any) -> Artifact:
         began = time.monotonic()
@@ -54,8 +46,7 @@ def existing_run(
         run_stages(recipe, step, until=last)
     except (WouldBuild, BessemerError):
         return None
-    selection: Asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-    head = record_head(recipe.name, root, new_run_id(), selection, recipe)
+    head = record_head(recipe.name, root, new_run_id(), asked, recipe)
     record: RunData = {
         **head,
         "started": started,

@@ -53,10 +53,8 @@ class Promotion:
 
 def history(root: Path) -> list[Promotion]:
     """Return all promotions under a root, oldest first; IntegrityError where one cannot be read."""
-    found: list[Promotion] = []
-    for path in sorted((root / FOLDER).glob(f"[0-9]*/{PROMOTION}")):
-        found.append(Promotion(**read_sealed(path, PROMOTION_LOST)))
-    return found
+    paths = sorted((root / FOLDER).glob(f"[0-9]*/{PROMOTION}"))
+    return [Promotion(**read_sealed(path, PROMOTION_LOST)) for path in paths]
 
 
 def current_promotion(root: Path) -> Promotion | None:

@@ -14,13 +14,7 @@ from tasks.artifacts.remote.attach import root_of, store_of
 from tasks.artifacts.remote.erasure import erase
 from tasks.artifacts.remote.leases import store_lease
 from tasks.artifacts.remote.object_store import FETCHES, ObjectStore
-from tasks.artifacts.remote.partial_builds import (
-    CHECKPOINTS,
-    UNFINISHED,
-    checkpoints_prefix,
-    forget,
-    unfinished_key,
-)
+from tasks.artifacts.remote.partial_builds import CHECKPOINTS, UNFINISHED, checkpoints_prefix, forget, unfinished_key
 from tasks.artifacts.workspace import FileRecord
 
 ASIDE = "aside"
@@ -102,11 +96,11 @@ def erase_stored(store: ObjectStore, stage: str, identity: str) -> list[str]:
 
 def keys_of(stage: str, identity: str) -> list[str]:
     """Return the beginnings of the keys of an artifact, the manifest first."""
-    prefixes = (parts_prefix(stage, identity), checkpoints_prefix(stage, identity))
     return [
         manifest_key(stage, identity),
         unfinished_key(stage, identity),
-        *(f"{prefix}/" for prefix in prefixes),
+        f"{parts_prefix(stage, identity)}/",
+        f"{checkpoints_prefix(stage, identity)}/",
         f"{ASIDE}/{stage}/{identity}-",
     ]
 

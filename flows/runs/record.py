@@ -53,6 +53,10 @@ class Asked(TypedDict, total=False):
     force: bool
 
 
+EVERYTHING: Asked = {"from_stage": None, "until": None, "only": None, "force": False}
+"""What a run of a recipe is asked for by default."""
+
+
 class Machine(TypedDict):
     """The machine of a run."""
 
@@ -238,7 +242,7 @@ def stage_paths(record: RunData) -> dict[str, Path]:
     return {entry["stage"]: Path(entry["path"]) for entry in record["stages"] if "path" in entry}
 
 
-def record_head(name: str, root: Path, run_id: str, selection: Asked, recipe: "Recipe | None" = None) -> RunHead:
+def record_head(name: str, root: Path, run_id: str, asked: Asked, recipe: "Recipe | None" = None) -> RunHead:
     """Return the head of a run's record; `name` is that of the recipe, or of what a run without one does."""
     import psutil
 
@@ -252,7 +256,7 @@ def record_head(name: str, root: Path, run_id: str, selection: Asked, recipe: "R
         "command": recipe.command if recipe is not None else None,
         "root": str(root),
         "started": time.time(),
-        "asked": selection,
+        "asked": asked if recipe is None else {**EVERYTHING, **asked},
         "max_rise": recipe.evaluate.gate.max_rise if recipe is not None and recipe.evaluate.gate else None,
         "hour_price": HOUR_PRICE.get(),
         "host": platform.node(),

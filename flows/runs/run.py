@@ -5,8 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from prefect.client.schemas.objects import State
 
@@ -91,11 +90,9 @@ class StageRun:
         put_record(self.context.root, self.run_id)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> bool:
         paused = isinstance(error, Paused)
-        ended = kind is None or issubclass(kind, StageLimitReached) or paused
+        ended = error is None or paused or isinstance(error, StageLimitReached)
         stopped = error is not None and not isinstance(error, Exception)
         self.failed = not ended
         self.record.data["state"] = PAUSED if paused else "completed" if ended else INTERRUPTED if stopped else "failed"
@@ -118,22 +115,11 @@ class StageRun:
 class Run(StageRun):
     """A run of the pipeline, or of a range of its stages."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        root: Path,
-        *,
-        from_stage: str | None = None,
-        until: str | None = None,
-        only: str | None = None,
-        force: bool = False,
-        run_id: str | None = None,
-    ) -> None:
-        buildable = select_stages(from_stage, until, only)
+    def __init__(self, recipe: Recipe, root: Path, *, run_id: str | None = None, **asked: Unpack[Asked]) -> None:
+        buildable = select_stages(asked.get("from_stage"), asked.get("until"), asked.get("only"))
         run_id = checked_run_id(run_id, root)
-        selection: Asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
-        head = record_head(recipe.name, root, run_id, selection, recipe)
-        super().__init__(root, run_id, buildable, head, recipe=recipe, force=force)
+        head = record_head(recipe.name, root, run_id, asked, recipe)
+        super().__init__(root, run_id, buildable, head, recipe=recipe, force=asked.get("force", False))
 
 
 def checked_run_id(run_id: str | None, root: Path) -> str:

@@ -5,7 +5,7 @@ text of each: as clean recorded it, or for dropped documents as it recognises it
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +27,10 @@ from tasks.artifacts.tables.rows import (
     rows_of,
 )
 from tasks.artifacts.tables.schema import DOCUMENTS
+from tasks.clean.document import KINDS
 
 if TYPE_CHECKING:
+    from tasks.clean.batch import DocumentBatch
     from tasks.clean.config import CleanConfig
 
 EXCERPT_CHARS = 160
@@ -70,8 +72,7 @@ def rejects_of(artifacts: dict[str, Artifact], wanted: str) -> list[RejectRow]:
     """Return the rejected records whose path contains `wanted`."""
     found: list[RejectRow] = []
     for table in parts_of(need_stage(artifacts, "sample"), "rejects", None):
-        mask = pc.match_substring(table.column("path"), wanted)
-        found += table.filter(mask).to_pylist()
+        found += table.filter(pc.match_substring(table.column("path"), wanted)).to_pylist()
     return found
 
 
@@ -111,15 +112,10 @@ def step_of(artifacts: dict[str, Artifact], step: int) -> StepRead:
         raise InputError(f"step {step}: the run trained steps {first} to {last}; they are counted from 0")
     metrics = final_rows(train.table("metrics"), steps)
     metric = metrics.filter(pc.equal(metrics.column("step"), step)).to_pylist()
-    order = chunk.table("order")
-    reads = [
-        pair
-        for entry in mine
-        for pair in order.slice(entry["pos_start"], entry["pos_end"] - entry["pos_start"]).to_pylist()
-    ]
-    segments = segments_of(chunk, {read["row"] for read in reads})
+    reads = rows_read(chunk, mine)[step]
+    segments = segments_of(chunk, reads)
     ids, columns = {s["doc_id"] for s in segments}, ["doc_id", "piece", "source", "origin", "text"]
-    found = rows_at(need_stage(artifacts, "decontaminate"), "documents", ids, columns)
+    found = rows_at(need_stage(artifacts, "decontaminate"), DocumentRow, ids, columns)
     documents = {(row["doc_id"], row["piece"]): row for row in found}
     texts = {one: row["text"].encode() for one, row in documents.items()}
     return {
@@ -144,76 +140,64 @@ def step_of(artifacts: dict[str, Artifact], step: int) -> StepRead:
     }
 
 
+def rows_read(chunk: Artifact, steps: list[StepRow]) -> dict[int, list[int]]:
+    """Return, by step, the sequences (rows of SEQUENCES) that it read, in order."""
+    order = chunk.table("order").column("row")
+    rows: dict[int, list[int]] = {}
+    for entry in steps:
+        read = order.slice(entry["pos_start"], entry["pos_end"] - entry["pos_start"]).to_pylist()
+        rows.setdefault(entry["step"], []).extend(read)
+    return rows
+
+
 def documents_at(artifacts: dict[str, Artifact], begin: int, end: int) -> list[tuple[str, str, str]]:
     """Return id, source and file of the documents in the rows at the positions [begin, end) of ORDER, each once, in
     their order there."""
     chunk = need_stage(artifacts, "chunk")
     rows = set(chunk.table("order").column("row").slice(begin, end - begin).to_pylist())
     ids = list(dict.fromkeys(segment["doc_id"] for segment in segments_of(chunk, rows)))
-    found = rows_at(need_stage(artifacts, "sample"), "documents", ids, ["doc_id", "source", "origin"])
+    found = rows_at(need_stage(artifacts, "sample"), DocumentRow, ids, ["doc_id", "source", "origin"])
     origins = {row["doc_id"]: (row["source"], row["origin"]["path"]) for row in found}
     return [(doc_id.hex(), *origins[doc_id]) for doc_id in ids]
 
 
 def segments_of(chunk: Artifact, rows: Collection[int]) -> list[SpanRow]:
     """Return the segments of documents in rows of SEQUENCES, in order."""
-    found = rows_at(chunk, "spans", rows, by="row")
+    found = rows_at(chunk, SpanRow, rows, by="row")
     return sorted(found, key=lambda span: (span["row"], span["tok_start"]))
 
 
-Table = Literal["documents", "leaks", "ledger", "sequences", "spans"]
+TABLES: dict[type, str] = {
+    DocumentRow: "documents",
+    LeakRow: "leaks",
+    LedgerRow: "ledger",
+    SequenceRow: "sequences",
+    SpanRow: "spans",
+}
+"""Rows that are looked up -> the table that they are in."""
 
-
-@overload
-def rows_at(
-    artifact: Artifact,
-    table: Literal["documents"],
-    wanted: Collection[bytes],
-    columns: list[str] | None = None,
-    *,
-    parts: Collection[int] | None = None,
-) -> list[DocumentRow]: ...
-
-
-@overload
-def rows_at(artifact: Artifact, table: Literal["ledger"], wanted: Collection[bytes]) -> list[LedgerRow]: ...
-
-
-@overload
-def rows_at(artifact: Artifact, table: Literal["leaks"], wanted: Collection[bytes]) -> list[LeakRow]: ...
-
-
-@overload
-def rows_at(
-    artifact: Artifact, table: Literal["sequences"], wanted: Collection[int], *, by: Literal["row"]
-) -> list[SequenceRow]: ...
-
-
-@overload
-def rows_at(
-    artifact: Artifact, table: Literal["spans"], wanted: Collection[Any], *, by: str = "doc_id"
-) -> list[SpanRow]: ...
+Row = TypeVar("Row")
 
 
 def rows_at(
     artifact: Artifact,
-    table: Table,
+    kind: type[Row],
     wanted: Collection[Any],
     columns: list[str] | None = None,
     *,
     by: str = "doc_id",
     parts: Collection[int] | None = None,
-) -> list[Any]:
-    """Return the rows of a table whose column `by` has a wanted value, of all parts or those of some numbers, with all
+) -> list[Row]:
+    """Return the rows of a kind whose column `by` has a wanted value, of all parts or those of some numbers, with all
     columns or those named."""
-    found: list[Any] = []
+    found: list[Row] = []
     if not wanted:
         return found
-    files = artifact.files(table)
+    files = artifact.files(TABLES[kind])
     for path in files if parts is None else [files[part] for part in sorted(parts) if part < len(files)]:
         rows = read_table(path, columns)
         values = pa.array(sorted(wanted), rows.schema.field(by).type)
-        found += rows.filter(pc.is_in(rows.column(by), value_set=values)).to_pylist()
+        found += rows_of(rows.filter(pc.is_in(rows.column(by), value_set=values)), kind)
     return found
 
 
@@ -227,12 +211,13 @@ def text_kinds(clean: Artifact, documents: Sequence[DocumentRow]) -> dict[bytes,
 
     None where a kind cannot be recognised from the artifact alone, because the recipe brings lists or functions.
     """
-    kept = rows_at(clean, "documents", {document["doc_id"] for document in documents}, ["doc_id", "text_kind"])
+    kept = rows_at(clean, DocumentRow, {document["doc_id"] for document in documents}, ["doc_id", "text_kind"])
     kinds = {row["doc_id"]: row["text_kind"] for row in kept}
     dropped = [document for document in documents if document["doc_id"] not in kinds]
     config = settings_of(clean) if dropped else None
     for document in dropped:
-        kinds[document["doc_id"]] = None if config is None else recognised_kind(config, document)
+        kind = None if config is None else KINDS[recognised(config, document).contexts.text_kinds[0]]
+        kinds[document["doc_id"]] = kind
     return kinds
 
 
@@ -250,14 +235,13 @@ def settings_of(clean: Artifact) -> "CleanConfig | None":
         return None
 
 
-def recognised_kind(config: "CleanConfig", document: DocumentRow) -> str:
-    """Return the kind of one row of DOCUMENTS."""
+def recognised(config: "CleanConfig", document: DocumentRow) -> "DocumentBatch":
+    """Return one row of DOCUMENTS as a batch whose kind clean has recognised."""
     # Loads numba, which documents that were kept do not need.
     from tasks.clean.batch import iter_batches
     from tasks.clean.chain import recognise_batch
-    from tasks.clean.document import KINDS
 
     row = {name: document[name] for name in DOCUMENTS.names}
     (batch,) = iter_batches(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)
     recognise_batch(batch, np.zeros(1, np.int64), config)
-    return KINDS[batch.contexts.text_kinds[0]]
+    return batch

@@ -6,6 +6,7 @@ no way around the bounds. Of a remote table only the ranges that are needed are 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile
@@ -76,7 +77,10 @@ class BoundedReader:
                 self.unseen.append(file)
 
 
-def spread(files: Sequence[InputFile], most: int) -> list[InputFile]:
-    """Return at most `most` files, evenly spread."""
-    count = min(most, len(files))
-    return [files[number * len(files) // count] for number in range(count)]
+Item = TypeVar("Item")
+
+
+def spread(items: Sequence[Item], most: int) -> list[Item]:
+    """Return at most `most` of the items, evenly spread, including the first."""
+    count = min(most, len(items))
+    return [items[number * len(items) // count] for number in range(count)]

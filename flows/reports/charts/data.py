@@ -136,7 +136,7 @@ def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> F
             "link_roles": [f"s{colours[source]}" for (_, _, source), _ in links],
         },
     }
-    return {"data": [trace], "layout": {"height": height, "margin": {"l": 4, "r": 4, "t": 10, "b": 16}}}
+    return figure([trace], height, margin={"l": 4, "r": 4, "t": 10, "b": 16})
 
 
 def mixture_figure(lines: list[SourceLine]) -> Figure | None:
@@ -273,8 +273,8 @@ def _arc(begin: int, end: int, label: str) -> Trace:
     """Return half an ellipse from one row to another, or a line between neighbours."""
     rows = begin - end
     bulge = 0.0 if rows == 1 else 0.16 * rows
-    angles = [math.pi * (0.5 - point / (ARC_POINTS - 1)) for point in range(ARC_POINTS if bulge else 2)]
-    angles = angles if bulge else [math.pi / 2, -math.pi / 2]
+    count = ARC_POINTS if bulge else 2
+    angles = [math.pi * (0.5 - point / (count - 1)) for point in range(count)]
     middle, radius = (begin + end) / 2, rows / 2
     x = [round(bulge * math.cos(angle), 4) for angle in angles]
     y = [round(middle + radius * math.sin(angle), 4) for angle in angles]

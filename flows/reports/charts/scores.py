@@ -70,16 +70,13 @@ def scores_figure(rows: list[ScoreRow]) -> Figure | None:
                     name=f"{subset} items",
                 )
             )
-    chances = [
-        (place, chance_of([row for row in mine if (row["task"], row["shots"]) == line]))
-        for line, place in places.items()
-    ]
-    known = [(place, chance) for place, chance in chances if chance is not None]
+    chances = {
+        place: chance_of(row for row in mine if (row["task"], row["shots"]) == line) for line, place in places.items()
+    }
+    known = {place: chance for place, chance in chances.items() if chance is not None}
     if known:
-        ticks, marker = [chance for _, chance in known], {"symbol": "line-ns-open", "size": 22}
-        data.append(
-            points("soft", ticks, [place for place, _ in known], "chance: %{x:.1%}", marker=marker, name="chance")
-        )
+        marker = {"symbol": "line-ns-open", "size": 22}
+        data.append(points("soft", [*known.values()], [*known], "chance: %{x:.1%}", marker=marker, name="chance"))
     named = {
         "automargin": True,
         "zeroline": False,

@@ -206,11 +206,8 @@ def event_marks(events: pa.Table, metrics: pa.Table) -> list[Trace]:
         if not rows:
             continue
         shown = [rows[index] for index in thin(len(rows), MAX_MARKS)]
-        x, y = [], []
-        for row in shown:
-            index = _metrics_row(row, steps, attempts)
-            x.append(int(tokens[index]))
-            y.append(_last_finite(losses, index))
+        places = [_metrics_row(row, steps, attempts) for row in shown]
+        x, y = tokens[places].tolist(), [_last_finite(losses, place) for place in places]
         named = title if len(rows) == 1 else f"{title} ({len(rows)})"
         texts, numbers = [_hover_text(row) for row in shown], [row["step"] for row in shown]
         marker = {"symbol": symbol, "size": 9}
@@ -253,8 +250,6 @@ def speed_figure(perf: pa.Table, metrics: pa.Table) -> Figure | None:
 
     `metrics` has the tokens read at each step and attempt of `perf`.
     """
-    if not perf.num_rows or not metrics.num_rows:
-        return None
     places = {(step, attempt): tokens for step, attempt, tokens in _rows(metrics, "step", "attempt", "tokens")}
     rows = [(places[key], number) for number, key in enumerate(_rows(perf, "step", "attempt")) if key in places]
     if not rows:

@@ -56,8 +56,6 @@ class RemovedDocument(TypedDict):
 
     value: float | None
     limit: float | None
-    bytes_in: int
-    bytes_out: int
     evidence: str
     doc_id: str
     path: str
@@ -79,7 +77,7 @@ def removals(artifacts: dict[str, Artifact]) -> Removals:
         chosen = _chosen_rows(artifacts[stage])
         ids = {row["doc_id"] for rows in chosen.values() for _, row in rows}
         parts = {part for rows in chosen.values() for part, _ in rows}
-        found_rows = rows_at(artifacts[parent], "documents", ids, ["doc_id", "source", "origin", "text"], parts=parts)
+        found_rows = rows_at(artifacts[parent], DocumentRow, ids, ["doc_id", "source", "origin", "text"], parts=parts)
         documents = {row["doc_id"]: row for row in found_rows}
         for (action, rule), rows in sorted(chosen.items()):
             found[stage, action, rule] = [_removed_document(row, documents.get(row["doc_id"])) for _, row in rows]
@@ -90,8 +88,6 @@ def _removed_document(row: LedgerRow, document: DocumentRow | None) -> RemovedDo
     return {
         "value": row["value"],
         "limit": row["limit"],
-        "bytes_in": row["bytes_in"],
-        "bytes_out": row["bytes_out"],
         "evidence": describe_evidence(row["evidence"]),
         "doc_id": row["doc_id"].hex(),
         "path": f"{document['origin']['path']}, record {document['origin']['record']}" if document else "",
@@ -108,17 +104,18 @@ class KeptExample(NamedDocument):
 
 def kept_documents(artifacts: dict[str, Artifact]) -> list[KeptExample]:
     """Return some documents that training reads, of each source one, then others."""
-    last = next((stage for stage in ("decontaminate", "dedup", "clean") if stage in artifacts), None)
-    parts = [path for _, path in sample_parts(artifacts[last].files("documents"))] if last else []
+    last = next((artifacts[stage] for stage in ("decontaminate", "dedup", "clean") if stage in artifacts), None)
+    if last is None:
+        return []
     found: dict[bytes, DocumentRow] = {}
-    for path in parts:
+    for _, path in sample_parts(last.files("documents")):
         table = read_table(path, ["doc_id", "source", "origin"])
         for row in table.take(pc.select_k_unstable(table, MAX_KEPT_LOOKED_AT, [("doc_id", "ascending")])).to_pylist():
             found[row["doc_id"]] = row
     ordered = sorted(found)
     firsts = {found[doc_id]["source"]: doc_id for doc_id in reversed(ordered)}
     chosen = list(dict.fromkeys([*sorted(firsts.values()), *ordered]))[:SHOWN_OPEN]
-    texts = texts_of(artifacts[last], chosen) if last else {}
+    texts = texts_of(last, chosen)
     return [
         {
             "doc_id": doc_id.hex(),
@@ -150,7 +147,7 @@ def texts_of(
     parent: Artifact, wanted: Collection[bytes], parts: Collection[int] | None = None
 ) -> dict[bytes, tuple[str, str]]:
     """Return, by doc_id, (source, text) of documents of `parent`, looked up in all of its parts or some."""
-    rows = rows_at(parent, "documents", wanted, ["doc_id", "source", "text"], parts=parts)
+    rows = rows_at(parent, DocumentRow, wanted, ["doc_id", "source", "text"], parts=parts)
     return {row["doc_id"]: (row["source"], row["text"]) for row in rows}
 
 
@@ -161,7 +158,6 @@ class LeakedPassage(TypedDict):
     form: str
     matched: int
     total: int
-    remains: int
     doc_id: str
     source: str
     before: str
@@ -176,8 +172,7 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[LeakedPass
     table = artifacts["decontaminate"].table("leaks")
     table = table.filter(pc.and_(pc.equal(table.column("state"), "leaked"), pc.is_valid(table.column("doc_id"))))
     by_benchmark: dict[str, dict[str, LeakRow]] = {}
-    rows = rows_of(table, LeakRow)
-    for row in sorted(rows, key=lambda row: (row["doc_id"], row["start"])):
+    for row in sorted(rows_of(table, LeakRow), key=lambda row: (row["doc_id"], row["start"])):
         of_benchmark = by_benchmark.setdefault(row["benchmark"], {})
         if len(of_benchmark) < LEAKS_PER_BENCHMARK:
             of_benchmark.setdefault(row["item_id"], row)
@@ -193,7 +188,6 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[LeakedPass
                 "form": row["form"],
                 "matched": row["matched"],
                 "total": row["total"],
-                "remains": row["remains"],
                 "doc_id": doc_id.hex(),
                 "source": source,
                 "before": raw[: row["start"]].decode(errors="ignore")[-CONTEXT_CHARS:],
@@ -220,11 +214,9 @@ def rejected(artifacts: dict[str, Artifact]) -> Rejected | dict[str, Never]:
     records: list[RejectRow] = []
     for path in artifacts["sample"].files("rejects"):
         table = read_table(path)
-        for reason in table.column("reason").to_pylist():
-            reasons[NUMBER.sub("…", reason)] += 1
+        reasons.update(NUMBER.sub("…", reason) for reason in table.column("reason").to_pylist())
         first = rows_of(table.slice(0, MAX_REJECTED - len(records)), RejectRow)
-        for row in first:
-            records.append({**row, "excerpt": clip(row["excerpt"], EXCERPT_CHARS)})
+        records.extend({**row, "excerpt": clip(row["excerpt"], EXCERPT_CHARS)} for row in first)
     return {"reasons": reasons.most_common(MAX_REJECTED), "records": records, "count": reasons.total()}
 
 
@@ -263,9 +255,7 @@ def document_histories(
 
     Empty for runs with more than MAX_DOCUMENT_BYTES of documents.
     """
-    if "sample" not in artifacts or not doc_ids:
-        return {}
-    if is_too_large(artifacts["sample"]):
+    if "sample" not in artifacts or not doc_ids or is_too_large(artifacts["sample"]):
         return {}
     return {
         life.doc_id: {

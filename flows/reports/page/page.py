@@ -17,14 +17,7 @@ from flows.metrics.activation_stats import training_activation_map
 from flows.metrics.formatting import format_count, format_duration, loss_unit
 from flows.metrics.heldout import METRICS_BY_NAME, format_heldout_metric, mean_words
 from flows.metrics.lines import BitsLine, Duplicates, Metrics, RuleLine
-from flows.metrics.run_metrics import (
-    EMPTY,
-    METRICS_FILE,
-    metric_readers,
-    missing_artifacts,
-    open_artifacts,
-    samples,
-)
+from flows.metrics.run_metrics import EMPTY, METRICS_FILE, metric_readers, missing_artifacts, open_artifacts, samples
 from flows.reports.charts.data import PASSED, funnel_figure, leak_figure, lineage_figure, mixture_figure, token_figure
 from flows.reports.charts.figure import Figure
 from flows.reports.charts.heatmap import MAX_COLUMNS, heatmap_figure

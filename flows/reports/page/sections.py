@@ -7,8 +7,7 @@ step.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +19,12 @@ from flows.reports.charts.figure import thin
 from flows.reports.charts.training import KINDS
 from flows.reports.page.examples import SHOWN_OPEN, clip, is_too_large, masked, texts_of
 from flows.runs.document_history import sample_parts
-from flows.runs.run_documents import rows_at
+from flows.runs.run_documents import rows_at, rows_read
 from model.checkpoint.metrics import final_rows, final_steps
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.ledger import EDIT
-from tasks.artifacts.tables.rows import DocumentRow, LedgerRow, SpanRow, StepRow, Survivor, rows_of
+from tasks.artifacts.tables.rows import DocumentRow, LedgerRow, SpanRow, Survivor, rows_of
 from tasks.clean.presets import PERSONAL
 
 MAX_CLUSTERS, MAX_PAIRS = 4, 4
@@ -62,12 +61,13 @@ class DuplicatePair(TypedDict):
     parts: Segments
 
 
-@dataclass(frozen=True)
-class _Removal:
+class _Removal(NamedTuple):
+    """A row of dedup's LEDGER; the least similar pair is the smallest."""
+
+    jaccard: float
     doc_id: bytes
     rule: str
     survivor: str
-    jaccard: float
 
 
 def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[DuplicatePair]:
@@ -79,14 +79,13 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[DuplicatePair]:
         for row in _removals(read_table(path)):
             clusters.setdefault(row.survivor, []).append(row)
     ordered = sorted(clusters.items(), key=lambda pair: (-len(pair[1]), pair[0]))
-    chosen = [min(rows, key=_similarity) for _, rows in ordered[:MAX_CLUSTERS]]
-    rest = [min(rows, key=_similarity) for _, rows in ordered[MAX_CLUSTERS:]]
-    near = sorted((row for row in rest if row.jaccard < 1), key=_similarity)
-    chosen += near[:MAX_PAIRS]
+    least = [min(rows) for _, rows in ordered]
+    near = sorted(row for row in least[MAX_CLUSTERS:] if row.jaccard < 1)
+    chosen = [*least[:MAX_CLUSTERS], *near[:MAX_PAIRS]]
     wanted = {row.doc_id for row in chosen} | {bytes.fromhex(row.survivor) for row in chosen}
     columns = ["doc_id", "source", "origin", "text"]
     parts = [part for part, _ in sample_parts(artifacts["clean"].files("documents"))]
-    texts = {row["doc_id"]: row for row in rows_at(artifacts["clean"], "documents", wanted, columns, parts=parts)}
+    texts = {row["doc_id"]: row for row in rows_at(artifacts["clean"], DocumentRow, wanted, columns, parts=parts)}
     found: list[DuplicatePair] = []
     for row in chosen:
         mine, other = texts.get(row.doc_id), texts.get(bytes.fromhex(row.survivor))
@@ -142,16 +141,11 @@ def edited_documents(artifacts: dict[str, Artifact]) -> list[EditedDocument]:
 
 
 def _removals(ledger: pa.Table) -> Iterator[_Removal]:
-    dropped = rows_of(ledger.filter(pc.equal(ledger.column("action"), "drop")), LedgerRow)
-    for row in dropped:
+    for row in rows_of(ledger.filter(pc.equal(ledger.column("action"), "drop")), LedgerRow):
         kept = Survivor.of(row["evidence"])
         # A kept document of an earlier run is not among this run's documents.
         if kept is not None and kept.jaccard is not None and kept.earlier is None:
-            yield _Removal(row["doc_id"], row["rule"], kept.survivor, kept.jaccard)
-
-
-def _similarity(row: _Removal) -> tuple[float, bytes]:
-    return row.jaccard, row.doc_id
+            yield _Removal(kept.jaccard, row["doc_id"], row["rule"], kept.survivor)
 
 
 def _named(row: DocumentRow) -> NamedDocument:
@@ -182,12 +176,12 @@ def _shorten(words: list[str], *, first: bool, last: bool) -> Segments:
         before = 4 * CONTEXT_WORDS
     if len(words) <= before + after:
         return [(SAME, "".join(words))]
-    left = len(words) - before - after
-    count = sum(not word.isspace() for word in words[before : before + left])
+    end = len(words) - after
+    count = sum(not word.isspace() for word in words[before:end])
     parts = [
         (SAME, "".join(words[:before])),
         (OMITTED, f"… {count:,} identical words …"),
-        (SAME, "".join(words[len(words) - after :]) if after else ""),
+        (SAME, "".join(words[end:])),
     ]
     return [part for part in parts if part[1]]
 
@@ -225,9 +219,9 @@ def shown_steps(artifacts: dict[str, Artifact]) -> list[ShownStep]:
     mine = steps.filter(pc.is_in(steps.column("step"), value_set=pa.array(chosen, pa.int64()))).to_pylist()
     metrics = final_rows(train.table("metrics"), steps)
     losses = dict(zip(metrics.column("step").to_pylist(), metrics.column("loss").to_pylist(), strict=True))
-    rows = _rows_read(artifacts["chunk"], mine)
+    rows = rows_read(artifacts["chunk"], mine)
     segments: dict[int, list[SpanRow]] = {}
-    for span in rows_at(artifacts["chunk"], "spans", {row for of_step in rows.values() for row in of_step}, by="row"):
+    for span in rows_at(artifacts["chunk"], SpanRow, {row for of_step in rows.values() for row in of_step}, by="row"):
         segments.setdefault(span["row"], []).append(span)
     found: list[ShownStep] = []
     for step in chosen:
@@ -269,16 +263,6 @@ def _chosen(steps: np.ndarray, happened: set[int]) -> list[int]:
     return sorted(chosen | {int(steps[index]) for index in thin(len(steps), MAX_STEPS - len(chosen))})
 
 
-def _rows_read(chunk: Artifact, steps: list[StepRow]) -> dict[int, list[int]]:
-    """Return, by step, the sequences (rows of SEQUENCES) that it read, in order."""
-    order = chunk.table("order").column("row")
-    rows: dict[int, list[int]] = {}
-    for entry in steps:
-        read = order.slice(entry["pos_start"], entry["pos_end"] - entry["pos_start"]).to_pylist()
-        rows.setdefault(entry["step"], []).extend(read)
-    return rows
-
-
 def _look_up(decontaminate: Artifact, documents: list[ReadSpan]) -> None:
     """Fill in source, path and excerpt of `documents`; they stay empty above MAX_DOCUMENT_BYTES of text."""
     for document in documents:
@@ -286,7 +270,7 @@ def _look_up(decontaminate: Artifact, documents: list[ReadSpan]) -> None:
     if is_too_large(decontaminate):
         return
     columns = ["doc_id", "piece", "source", "origin", "text"]
-    found = rows_at(decontaminate, "documents", {document["doc_id"] for document in documents}, columns)
+    found = rows_at(decontaminate, DocumentRow, {document["doc_id"] for document in documents}, columns)
     texts = {(row["doc_id"], row["piece"]): row for row in found}
     for document in documents:
         row = texts.get((document["doc_id"], document["piece"]))

@@ -129,18 +129,16 @@ def stage_markdown(artifact: Artifact, page: str | None = None) -> str:
         _parents(manifest["parents"]),
         _documents(artifact),
     ]
-    return "\n\n".join(
-        [
-            f"**{escape_markdown(cause_of(artifact))}**",
-            *filter(None, [format_page_link(page)]),
-            *(table.markdown() for table in tables if table is not None),
-            f"Artifact: {markdown_code(artifact.path)}",
-        ]
-    )
+    parts = [
+        f"**{escape_markdown(cause_of(artifact))}**",
+        format_page_link(page),
+        *(table.markdown() for table in tables if table is not None),
+        f"Artifact: {markdown_code(artifact.path)}",
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 def _parents(parents: Mapping[str, ParentEntry]) -> Table | None:
-    """Return a table of the artifact's inputs, by identity and content."""
     rows = [
         (role, parent["stage"], parent["identity"][:12], parent["content"][:12])
         for role, parent in sorted(parents.items())
@@ -181,7 +179,6 @@ def _removed(artifact: Artifact) -> list[Table | None]:
 
 
 def _dedup(artifact: Artifact) -> list[Table | None]:
-    """Return the removals, the clusters, and the recall of injected copies."""
     found = DedupResult.of(artifact.report)
     clusters = Table(("clusters", "largest"), [(found.clusters["count"], found.clusters["largest"])])
     return [*_removed(artifact), clusters, recall_table(found.planted)]

@@ -108,13 +108,8 @@ class PrefectArtifacts(ProgressListener):
         def create() -> None:
             if shown.artifact is not None:
                 self._show_progress(stage, shown)
-            self._create(
-                "markdown",
-                shown.task_run,
-                stage,
-                f"{stage}: {escape_markdown(cause_of(artifact))}",
-                stage_markdown(artifact, self._page),
-            )
+            description = f"{stage}: {escape_markdown(cause_of(artifact))}"
+            self._create("markdown", shown.task_run, stage, description, stage_markdown(artifact, self._page))
 
         self._sender.send(create)
 
