@@ -29,12 +29,12 @@ MAX_STATES = 12
 Mark = tuple[str, int, int]
 
 
-def cached_code_of(roots: tuple[str, ...], state: str | None = None) -> Code:
+def cached_code_of(roots: tuple[str, ...]) -> Code:
     """Return `code_of` these roots in this project, from the cache where it is known.
 
-    `state` is `project_state` where the caller has it already. Raises Bug as `code_of`, which is not cached.
+    Raises Bug as `code_of`, which is not cached.
     """
-    state = state or project_state()
+    state = project_state()
     path = user_cache() / FOLDER / state / f"{digest_bytes(chr(10).join(roots).encode())}.json"
     try:
         known = json.loads(unseal(path.read_bytes()))["code"]

@@ -36,20 +36,16 @@ class StrictConfig(BaseModel):
 
     def identity_params(self) -> dict[str, Any]:
         """Return every field that decides the result, nested, as plain JSON values; without runtime fields."""
-        return _identity_fields(self)
-
-
-def _identity_fields(model: BaseModel) -> dict[str, Any]:
-    return {
-        name: _plain(getattr(model, name))
-        for name, field in type(model).model_fields.items()
-        if not any(isinstance(mark, Runtime) for mark in field.metadata)
-    }
+        return _plain(self)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return _identity_fields(value)
+        return {
+            name: _plain(getattr(value, name))
+            for name, field in type(value).model_fields.items()
+            if not any(isinstance(mark, Runtime) for mark in field.metadata)
+        }
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
