@@ -8,7 +8,7 @@ conditioning (Gao et al. 2025, MeCo). The tag is part of the text from then on: 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -88,11 +88,6 @@ class Edit:
     def apply(self, text: str, context: DocumentContext) -> str:
         """Return the text after the edit."""
         return self.function(text, context) if self.limit is None else self.function(text, context, self.limit)
-
-
-def edit_of(name: str, limit: float | None) -> Edit:
-    """Return the edit of a name that `presets.EDITS` lists, with its limit."""
-    return replace(EDIT_REGISTRY[name], limit=limit)
 
 
 def tag_domain(text: str, context: DocumentContext) -> str:
