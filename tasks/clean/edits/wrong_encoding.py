@@ -68,7 +68,7 @@ def undo_wrong_encoding(text: str) -> str:
 
 
 def _undo_once(text: str, segments: "list[_Segment]", suspected: "Suspected") -> str:
-    reading = _best_reading(_sample(segments), suspected) if segments else None
+    reading = _best_reading(_sample(segments), suspected)
     if reading is None:
         return text
     gains = np.array([western_cost(segment.data) - reading.cost(segment.data) for segment in segments])
