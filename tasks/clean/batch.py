@@ -139,10 +139,10 @@ class Texts:
     def _scan(self, rows: np.ndarray) -> None:
         if self._features is None:
             return
+        begins, ends = self.begins[rows], self.ends[rows]
         if not self.wanted_features & ~LINE_FEATURES:
-            self._features[rows] = scan_line_features(self.data, self.begins[rows], self.ends[rows])
+            self._features[rows] = scan_line_features(self.data, begins, ends)
         else:
-            begins, ends = self.begins[rows], self.ends[rows]
             self._features[rows] = scan_features(self.data, begins, ends, _EMOTICON_TABLES, _SKIPPABLE)
 
 

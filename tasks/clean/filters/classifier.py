@@ -27,7 +27,6 @@ from tasks.clean.filters.quality import MIN_DOCUMENTS, Examples, auc, middle, tr
 from tasks.clean.filters.quality_features import DIMENSIONS
 
 _LABEL = "__label__"
-_TEXT_FIELDS = ("text", "label")
 Result = TypeVar("Result")
 
 
@@ -80,7 +79,7 @@ def read_labelled_texts(config: ClassifierConfig) -> Labelled:
             continue
         try:
             record = json.loads(line)
-            text, label = (record[name] for name in _TEXT_FIELDS)
+            text, label = record["text"], record["label"]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"clean.classifiers `{config.name}`: line {number} of {config.labels} is no example"

@@ -289,7 +289,6 @@ class StopWords:
     numbers: np.ndarray
     lists: np.ndarray
     rows: dict[str, int]
-    count: int
     longest: int
 
     def seen(self, seen: np.ndarray, languages: Sequence[str | None]) -> np.ndarray:
@@ -324,7 +323,7 @@ def stop_words() -> StopWords:
                 slot = (slot + 1) & (size - 1)
             keys[slot], table[slot] = key, number
     rows = {language: row for row, language in enumerate(by_language)}
-    return StopWords(keys, table, lists, rows, len(numbers), max(map(len, numbers)))
+    return StopWords(keys, table, lists, rows, max(map(len, numbers)))
 
 
 def word_hash(word: str) -> int:

@@ -12,6 +12,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -110,10 +111,8 @@ class ReadingLimit:
 
 def until_enough(lines: "Iterable[Line | LostLine]") -> "Iterator[Line | LostLine]":
     """Yield lines, and end where enough was read: for readers that yield nothing before they saw all lines."""
-    try:
+    with suppress(EnoughRead):
         yield from lines
-    except EnoughRead:
-        return
 
 
 def most_unpacked(stored: int, source: Source) -> tuple[float, str]:
@@ -363,7 +362,7 @@ def lines_of(blocks: Iterable[bytes | Gap], limit: int) -> Iterator[Line | LostL
         yield Line(number, byte, b"".join(pieces) if held <= limit else None, torn)
 
 
-def decode_page(number: int, begin: int, raw: bytes, declared: str | None = None) -> Record | BadRecord:
+def decode_page(number: int, begin: int, raw: bytes, declared: str | None) -> Record | BadRecord:
     """Return a page as a record: decoded as UTF-8 if it is valid, else by its byte order mark, the character set
     `declared` by the server, or its own declaration; a BadRecord if none of them fits."""
     found = decode_text(number, begin, raw)
