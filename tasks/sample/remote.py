@@ -128,13 +128,14 @@ class _Stream(io.RawIOBase):
             return
         filesystem, path = self._server.place
         streamed = self._uri.partition(":")[0] in _STREAMED
-        # A given size saves two requests, and is not needed for sequential reading.
-        options: dict[str, Any] = {"block_size": 0, "size": 1} if streamed else {}
+        options: dict[str, Any] = {}
         if streamed:
-            # Without transfer compression, for which a server would send another ETag than in the listing.
-            options["headers"] = {"Accept-Encoding": "identity"}
-        if streamed and self._position:
-            options["headers"]["Range"] = f"bytes={self._position}-"
+            # With transfer compression a server would send another ETag than in the listing.
+            headers = {"Accept-Encoding": "identity"}
+            if self._position:
+                headers["Range"] = f"bytes={self._position}-"
+            # A given size saves two requests, and is not needed for sequential reading.
+            options = {"block_size": 0, "size": 1, "headers": headers}
         self._stream = filesystem.open(path, "rb", **options)
         try:
             self._go_to_position(streamed)

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import zstandard
 
 from tasks.sample.config import Source
-from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of, record_of_text
+from tasks.sample.readers.records import BadRecord, Record, decode_text, record_of_text, undecodable
 
 BLOCK_BYTES = 1 << 20
 
@@ -60,10 +60,6 @@ _BROWSER_CHARSETS = {
     "big5": "big5hkscs",
 }
 """Labels for which browsers use a larger character set (WHATWG Encoding Standard, section 4.2), by Python's names."""
-
-
-class DamagedStream(Exception):
-    """Raised for a compressed stream that is truncated or damaged, after all intact blocks were yielded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,22 +135,11 @@ def within_limits(blocks: Iterable[bytes | Gap], source: Source, stored: Callabl
         yield block
 
 
-def byte_blocks(stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
-    """Yield blocks of `stream` after decompression (`gzip`, `zstd`, `bzip2` or None); `on_bytes` gets the stored bytes
-    consumed.
-
-    Raises DamagedStream if a compressed stream is damaged.
-    """
-    for block in blocks_and_gaps(stream, compression, on_bytes):
-        if isinstance(block, Gap):
-            raise DamagedStream(block.reason)
-        yield block
-
-
 def blocks_and_gaps(
     stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None], block_bytes: int = BLOCK_BYTES
 ) -> Iterator[bytes | Gap]:
-    """Yield blocks as `byte_blocks`, but a Gap for a damaged spot, after which reading continues if that is possible.
+    """Yield blocks of `stream` after decompression (`gzip`, `zstd`, `bzip2` or None), and a Gap for a damaged spot,
+    after which reading continues if that is possible; `on_bytes` gets the stored bytes consumed.
 
     `block_bytes` is the size of blocks that are not compressed."""
     if compression == "gzip":
@@ -376,9 +361,7 @@ def decode_page(number: int, begin: int, raw: bytes, declared: str | None) -> Re
     try:
         text = raw.decode(charset)
     except UnicodeDecodeError as error:
-        bad = begin + error.start
-        excerpt = excerpt_of(raw[max(0, error.start - 60) :])
-        return BadRecord(number, bad, f"neither UTF-8 nor the declared {charset} at byte {bad}", excerpt)
+        return undecodable(number, begin, raw, error.start, f"neither UTF-8 nor the declared {charset}")
     return record_of_text(number, begin, text.removeprefix("\ufeff"))
 
 
