@@ -50,7 +50,6 @@ _MARKUP = re.compile(
     re.VERBOSE | re.MULTILINE | re.DOTALL | re.IGNORECASE,
 )
 
-_MAY_BE_MARKUP = re.compile(r"[<&]|!\[")
 _MARKUP_BEGINNINGS = re.compile(r"`|~~~|!\[|\[ ?!\[|<[!/A-Za-z]|&[A-Za-z#]")
 _BREAKS = re.compile(r"</?(?:br|p|div|li|tr|h[1-6])\b", re.IGNORECASE)
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
@@ -119,7 +118,7 @@ def _alternative(element: str) -> str:
 
 def remove_markup(text: str, context: DocumentContext) -> str:
     """Remove badges, HTML comments and tags from Markdown, and decode entities."""
-    if context.format != "markdown" or not _MAY_BE_MARKUP.search(text):
+    if context.format != "markdown":
         return text
     without = replace_matches(_MARKUP, _MARKUP_BEGINNINGS, _replacement, text)
     return text if without == text else _BLANK_LINES.sub("\n\n", without)

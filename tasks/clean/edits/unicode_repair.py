@@ -152,7 +152,7 @@ def undo_entities(text: str, context: DocumentContext) -> str:
 
 def compose(text: str, _context: DocumentContext) -> str:
     """Apply Unicode normal form C (UAX #15): one code point per character where there is one."""
-    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+    return unicodedata.normalize("NFC", text)
 
 
 def remove_invisible(text: str, _context: DocumentContext) -> str:

@@ -9,7 +9,7 @@ removes depends on its labels (Dodge et al. 2021), so which one, and how strict,
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,7 +39,8 @@ class LinearModel:
 
     def score(self, raw: np.ndarray) -> float | None:
         """Return the probability of the label, by the middle of the text."""
-        return float(examples_of([middle(raw)]).scores(self.weights, self.bias, np.zeros(1, np.int64))[0])
+        examples = Examples.of([middle(raw)]).with_full_words()
+        return float(examples.scores(self.weights, self.bias, np.zeros(1, np.int64))[0])
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def train_classifiers(
             good = np.array(known.has_label)
         else:
             texts, good = _texts_of_sources(documents, config, chosen, resources, workspace)
-        examples = examples_of(texts)
+        examples = Examples.of(texts).with_full_words()
         held_out = _every_fifth(good)
         weights, bias = examples.train(good, np.flatnonzero(~held_out), chosen.seed)
         scores = examples.scores(weights, bias, np.flatnonzero(held_out))
@@ -151,11 +152,6 @@ def _every_fifth(good: np.ndarray) -> np.ndarray:
         for of_class in (good, ~good):
             held_out[of_class] = np.arange(of_class.sum()) % 5 == 0
     return held_out
-
-
-def examples_of(texts: Sequence[np.ndarray]) -> Examples:
-    """Return the hashed features of texts, words and pairs of words at full weight, each row of length 1."""
-    return Examples.of(texts).with_full_words()
 
 
 def _read(name: str, path: str, read: Callable[[Path], Result]) -> Result:

@@ -14,8 +14,8 @@ from model.errors import InputError
 from tasks.clean.chain import Chain
 from tasks.clean.config import ClassifierConfig, CleanConfig
 from tasks.clean.document import DocumentContext
-from tasks.clean.filters.classifier import examples_of
 from tasks.clean.filters.fasttext_model import HIERARCHICAL, ONE_AGAINST_ALL, SOFTMAX, read_fasttext, tree_paths
+from tasks.clean.filters.quality import Examples
 from tasks.clean.filters.quality_features import DIMENSIONS
 from tasks.clean.stage import build_clean, read_user_resources
 
@@ -183,7 +183,7 @@ def test_the_content_of_the_file_is_in_the_identity_and_a_missing_label_is_named
 
 def test_a_linear_model_scores_by_its_weights(tmp_path):
     weights = np.zeros(DIMENSIONS, np.float32)
-    examples = examples_of([raw("vile")])
+    examples = Examples.of([raw("vile")]).with_full_words()
     weights[examples.features] = 1
     save_file({"weight": weights, "bias": np.array([-1.0], np.float32)}, tmp_path / "linear.safetensors")
     chosen = ClassifierConfig(name="t", path=str(tmp_path / "linear.safetensors"), label="x", limit=0.5)
