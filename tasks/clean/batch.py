@@ -55,9 +55,9 @@ class Texts:
         self._strings: dict[int, str] = {}
 
     @staticmethod
-    def of(texts: Sequence[str | np.ndarray]) -> "Texts":
-        """Return texts given as strings or as UTF-8 bytes."""
-        raw = [text.encode() if isinstance(text, str) else text.tobytes() for text in texts]
+    def of(texts: Sequence[str]) -> "Texts":
+        """Return texts given as strings."""
+        raw = [text.encode() for text in texts]
         bounds = np.concatenate(([0], np.cumsum([len(text) for text in raw]))).astype(np.int64)
         return Texts(np.frombuffer(b"".join(raw), np.uint8), bounds)
 

@@ -14,7 +14,7 @@ import numpy as np
 from model.errors import RecipeError
 from tasks.clean.batch import BatchContext, DocumentBatch, Texts
 from tasks.clean.config import ClassifierConfig, CleanConfig
-from tasks.clean.document import KINDS, DocumentContext, Outcome, Verdicts
+from tasks.clean.document import KINDS, DocumentContext, Verdicts
 from tasks.clean.edits.html import html_to_text
 from tasks.clean.edits.registry import EDIT_REGISTRY, HTML_TO_TEXT, Edit
 from tasks.clean.edits.spelling import SpellingList, correct_spelling
@@ -118,13 +118,11 @@ class Chain:
             config.html_extractor,
         )
 
-    def clean(self, document: str | np.ndarray, context: DocumentContext) -> Outcome:
-        """Clean one document (str or UTF-8 bytes): all edits, then all rules until one fails."""
-        texts, contexts, verdicts = Texts.of([document]), BatchContext.of(context, identify_unknown=True), Verdicts(1)
+    def clean(self, text: str, context: DocumentContext) -> tuple[str, Verdicts]:
+        """Return a text after all edits, and what these and the rules, up to the first that fails, decided about it."""
+        texts, contexts, verdicts = Texts.of([text]), BatchContext.of(context, identify_unknown=True), Verdicts(1)
         self.clean_many(texts, contexts, np.zeros(1, np.int64), verdicts)
-        return Outcome(
-            texts.raw(0), tuple(verdicts.edits.get(0, ())), verdicts.dropped(0), contexts.identified_language(0)
-        )
+        return texts.text(0), verdicts
 
     def clean_many(
         self,

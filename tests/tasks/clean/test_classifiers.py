@@ -160,11 +160,11 @@ def test_a_document_on_the_wrong_side_of_the_limit_is_dropped(model_file):
     resources, digests = read_user_resources(config)
     assert set(digests) == {"classifier toxicity", "classifier quality"}
     chain = Chain.of(config, "minimal", resources)
-    dropped = chain.clean("vile vile", DocumentContext("text", "en")).dropped
-    assert (dropped.rule, dropped.limit) == ("classifier_toxicity", 0.6)
-    assert dropped.value == pytest.approx(math.exp(4 / 3) / (1 + math.exp(4 / 3)))
-    assert chain.clean("kind vile", DocumentContext("text", "en")).dropped.rule == "classifier_quality"
-    assert chain.clean("kind kind", DocumentContext("text", "en")).dropped is None
+    _, verdicts = chain.clean("vile vile", DocumentContext("text", "en"))
+    assert (verdicts.names, verdicts.limits) == (["classifier_toxicity"], [0.6])
+    assert verdicts.values == pytest.approx([math.exp(4 / 3) / (1 + math.exp(4 / 3))])
+    assert chain.clean("kind vile", DocumentContext("text", "en"))[1].names == ["classifier_quality"]
+    assert chain.clean("kind kind", DocumentContext("text", "en"))[1].is_kept.all()
 
 
 def test_the_content_of_the_file_is_in_the_identity_and_a_missing_label_is_named(tmp_path, model_file):
