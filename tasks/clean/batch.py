@@ -56,7 +56,6 @@ class Texts:
 
     @staticmethod
     def of(texts: Sequence[str]) -> "Texts":
-        """Return texts given as strings."""
         raw = [text.encode() for text in texts]
         bounds = np.concatenate(([0], np.cumsum([len(text) for text in raw]))).astype(np.int64)
         return Texts(np.frombuffer(b"".join(raw), np.uint8), bounds)
@@ -87,7 +86,6 @@ class Texts:
         return self.data[self.begins[row] : self.ends[row]]
 
     def text(self, row: int) -> str:
-        """Return a text."""
         text = self._strings.get(row)
         if text is None:
             text = self._strings[row] = self.raw(row).tobytes().decode()

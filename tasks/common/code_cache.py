@@ -8,7 +8,6 @@ and sizes, and any edit makes it another one. An answer that cannot be read, or 
 import functools
 import json
 import os
-import secrets
 import shutil
 import sys
 from collections.abc import Iterator
@@ -75,15 +74,10 @@ def _marks() -> Iterator[Mark]:
 
 
 def _keep(path: Path, data: bytes) -> None:
-    """Write an answer without waiting for the disk: its digest shows one that was lost."""
+    """Write an answer in place and without waiting for the disk: its digest shows one that is not whole."""
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         others = sorted(path.parent.parent.iterdir(), key=lambda folder: folder.stat().st_mtime_ns)
         for old in others[:-MAX_STATES]:
             shutil.rmtree(old, ignore_errors=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    path.write_bytes(data)

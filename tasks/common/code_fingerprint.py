@@ -97,7 +97,6 @@ def code_of(roots: Iterable[str], project: Path = PROJECT) -> Code:
 
 
 def module_file(module: str) -> Path:
-    """Return the file of a module."""
     base = PROJECT.joinpath(*module.split("."))
     return base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
 

@@ -82,7 +82,6 @@ class Module:
         return made_by if made_by is None else self.aliases.get(made_by.attributes[0], made_by)
 
     def written(self, name: str) -> Written:
-        """Return one of its definitions."""
         if name not in self._written:
             assert name == WHOLE, f"{self.name}: {name}"
             statements = [one for one in self._parse() if not has_no_effect(one)]

@@ -74,7 +74,6 @@ class InputFile:
 
     @property
     def name(self) -> str:
-        """The file's own name, without folders."""
         return self.path.name
 
     def open(self) -> AbstractContextManager[BinaryIO]:

@@ -15,7 +15,6 @@ Ids = npt.NDArray[np.bytes_]
 
 
 def id_array(doc_ids: Iterable[bytes]) -> Ids:
-    """Return ids as an array."""
     # numpy drops zero bytes at the end as padding; ids have one length, so none become equal.
     return np.array(list(doc_ids), _KIND)
 
@@ -42,7 +41,6 @@ class SeenIds:
         return False
 
     def add(self, doc_id: bytes) -> None:
-        """Add an id."""
         self._waiting.add(doc_id)
         if len(self._waiting) >= IDS_IN_A_RUN:
             self._flush()

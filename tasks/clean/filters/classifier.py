@@ -53,7 +53,6 @@ class ModelFile:
     label: str
 
     def score(self, raw: np.ndarray) -> float | None:
-        """Return the probability of the label."""
         return _load(self)(raw)
 
 

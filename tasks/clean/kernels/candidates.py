@@ -162,7 +162,6 @@ def _is_other_number(data, first, digits, groups, sizes, separators, separator):
 
 @kernel
 def _two_digits(data, place):
-    """Return the number that two digits are."""
     return 10 * (np.int64(data[place]) - ord("0")) + np.int64(data[place + 1]) - ord("0")
 
 
