@@ -12,11 +12,7 @@ MOST_EPOCHS = 16.0
 arXiv 2305.16264)."""
 
 
-def _as_list(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-ONE_OR_MORE = BeforeValidator(_as_list)
+ONE_OR_MORE = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 """Marks a list of texts of which a single one may be given by itself."""
 
 
