@@ -235,7 +235,8 @@ def _match(filesystem: Any, path: str, pattern: str) -> tuple[dict[str, Any], st
     path = path.rstrip("/")
     # By default `fsspec` takes a page that it cannot reach for an empty one.
     strictly = {"on_error": "raise"} if pattern.partition(":")[0] in _STREAMED else {}
-    if _has_magic(path):
+    # In the address of a page `?` begins a query.
+    if glob.has_magic(path.partition("?")[0] if path.startswith("http") else path):
         return filesystem.glob(path, detail=True, **strictly), "pattern", _fixed_part(path)
     if _is_folder(filesystem, path, pattern):
         return filesystem.find(path, detail=True, **strictly), "folder", path
@@ -278,10 +279,6 @@ async def _confined_client(**options: Any) -> Any:
     # Addresses are tried one by one: errors of concurrent attempts would be lost.
     connector = aiohttp.TCPConnector(socket_factory=public_socket, happy_eyeballs_delay=None)
     return aiohttp.ClientSession(connector=connector, **options)
-
-
-def _has_magic(path: str) -> bool:
-    return glob.has_magic(path.partition("?")[0]) if path.startswith("http") else glob.has_magic(path)
 
 
 def _is_folder(filesystem: Any, path: str, pattern: str) -> bool:

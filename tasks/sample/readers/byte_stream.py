@@ -77,14 +77,13 @@ class EnoughRead(Exception):
 class ReadingLimit:
     """How many bytes of a file may be read, after decompression, and how many were."""
 
-    most: int | None = None
-    """None for all of them."""
+    most: float = math.inf
     read: int = 0
 
     @property
     def left(self) -> float:
         """Bytes that may still be read."""
-        return math.inf if self.most is None else self.most - self.read
+        return self.most - self.read
 
     def take(self, size: int) -> None:
         """Count bytes that are read whole. Raises EnoughRead where they exceed the limit."""
