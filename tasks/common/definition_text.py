@@ -230,8 +230,7 @@ class _Definition(TreeText):
         self.write(MARK)
 
     def _takes(self, *names: str) -> None:
-        for name in names:
-            self._found.names[name] = None
+        self._found.names.update(dict.fromkeys(names))
 
     def _refuse(self, node: ast.AST, name: str) -> None:
         self._found.refused = self._found.refused or (getattr(node, "lineno", 0), name)

@@ -7,6 +7,7 @@ follows words such as `order` or `ISBN` are no phone numbers.
 """
 
 import functools
+import itertools
 import re
 
 import phonenumbers
@@ -124,15 +125,8 @@ def _phones_in(text: str, begin: int, end: int, regions: tuple[str, ...]) -> lis
     place = 0
     while place < len(groups):
         start = groups[place][0]
-        digits, last = 0, place
-        ends: list[int] = []
-        while last < len(groups) and last - place < _MOST_GROUPS:
-            digits += groups[last][1] - groups[last][0]
-            if digits > _MOST_DIGITS + 2:
-                break
-            if digits >= _LEAST_DIGITS:
-                ends.append(last)
-            last += 1
+        totals = itertools.accumulate(stop - first for first, stop in groups[place : place + _MOST_GROUPS])
+        ends = [last for last, digits in enumerate(totals, place) if _LEAST_DIGITS <= digits <= _MOST_DIGITS + 2]
         opened = _opening(text, start)
         if text[opened] in "(（" and not _CLOSED.match(text, opened):
             opened += 1
