@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from flows.inspection.table_header import is_record
 from tasks.sample.bounded_reader import spread
 from tasks.sample.config import Source
-from tasks.sample.readers.byte_stream import DamagedStream, byte_blocks
+from tasks.sample.readers.byte_stream import Gap, blocks_and_gaps
 from tasks.sample.readers.csv_reader import delimiter_of
 from tasks.sample.readers.encodings import AUTO, SAMPLE_BYTES, encoding_of
 from tasks.sample.readers.mediawiki_reader import OPENING, mediawiki_records
@@ -75,12 +75,12 @@ def read_head(path: Path, compression: str | None, limit: int = HEAD_BYTES) -> F
         whole = not stream.read(1)
     raw = bytearray()
     damage = ""
-    try:
-        for block in byte_blocks(io.BytesIO(stored), compression, lambda count: None):
-            raw += block
-    except DamagedStream as error:
-        # The end of a stream that was cut at `limit` is not damage.
-        damage = str(error) if whole or "ends early" not in str(error) else ""
+    for block in blocks_and_gaps(io.BytesIO(stored), compression, lambda count: None):
+        if isinstance(block, Gap):
+            # The end of a stream that was cut at `limit` is not damage.
+            damage = block.reason if whole or "ends early" not in block.reason else ""
+            break
+        raw += block
     return FileHead(bytes(raw), len(stored), whole, damage)
 
 

@@ -96,7 +96,7 @@ def isolate_edit(clean: Artifact, document: DocumentRow, cleaned: str, edit: str
         steps = tuple(step for step in chain.edits if step.name in edits)
         reads_html = chain.reads_html and HTML_TO_TEXT in edits
         some = replace(chain, edits=steps, rules=(), languages=frozenset(), reads_html=reads_html)
-        return some.clean(document["text"], about).text
+        return some.clean(document["text"], about)[0]
 
     if after(order) != cleaned:
         return None

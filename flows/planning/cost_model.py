@@ -50,9 +50,6 @@ REPETITION_DECAY = 15.387743
 """Repetitions after which a token is worth 1/e of a new one (R*_D of Muennighoff et al. 2023, "Scaling data-constrained
 language models", section 5)."""
 
-GOOD_EPOCHS = 4.0
-"""Epochs up to which repeated text is almost as good as new text (Muennighoff et al. 2023, abstract)."""
-
 
 @dataclass(frozen=True)
 class Shape:

@@ -14,7 +14,6 @@ from rich.markup import escape
 from flows.metrics.formatting import format_count
 from flows.planning.calculator import PlanOptions, estimate_training, estimate_work
 from flows.planning.cost_model import (
-    GOOD_EPOCHS,
     THIS,
     Accelerator,
     Shape,
@@ -50,7 +49,7 @@ from tasks.artifacts.artifact import manifest_of
 from tasks.artifacts.build import ProgressListener
 from tasks.artifacts.results import ChunkResult, VocabResult
 from tasks.chunk.mixture import plan_mixtures, whole_mixture
-from tasks.sample.config import SampleConfig
+from tasks.sample.config import GOOD_EPOCHS, SampleConfig
 from tasks.sample.discovery import find_files
 from tasks.sample.mixture import mixture_remarks, plan_from_sizes
 

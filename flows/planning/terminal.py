@@ -8,10 +8,11 @@ from rich.markup import escape
 
 from flows.metrics.formatting import format_bytes, format_count, format_duration
 from flows.metrics.statistics import Interval
-from flows.planning.cost_model import GOOD_EPOCHS, SECONDS_PER_DAY
+from flows.planning.cost_model import SECONDS_PER_DAY
 from flows.planning.layout_search import LayoutSection, StartedLayout, TriedLayout
 from flows.planning.values import RecipePlan, TrainingEstimate
 from flows.reports.document import Styled, Table
+from tasks.sample.config import GOOD_EPOCHS
 
 MAX_DAYS_IN_HOURS = 2
 """Days up to which a time is printed in hours."""

@@ -55,9 +55,8 @@ class Texts:
         self._strings: dict[int, str] = {}
 
     @staticmethod
-    def of(texts: Sequence[str | np.ndarray]) -> "Texts":
-        """Return texts given as strings or as UTF-8 bytes."""
-        raw = [text.encode() if isinstance(text, str) else text.tobytes() for text in texts]
+    def of(texts: Sequence[str]) -> "Texts":
+        raw = [text.encode() for text in texts]
         bounds = np.concatenate(([0], np.cumsum([len(text) for text in raw]))).astype(np.int64)
         return Texts(np.frombuffer(b"".join(raw), np.uint8), bounds)
 
@@ -87,7 +86,6 @@ class Texts:
         return self.data[self.begins[row] : self.ends[row]]
 
     def text(self, row: int) -> str:
-        """Return a text."""
         text = self._strings.get(row)
         if text is None:
             text = self._strings[row] = self.raw(row).tobytes().decode()
@@ -139,10 +137,10 @@ class Texts:
     def _scan(self, rows: np.ndarray) -> None:
         if self._features is None:
             return
+        begins, ends = self.begins[rows], self.ends[rows]
         if not self.wanted_features & ~LINE_FEATURES:
-            self._features[rows] = scan_line_features(self.data, self.begins[rows], self.ends[rows])
+            self._features[rows] = scan_line_features(self.data, begins, ends)
         else:
-            begins, ends = self.begins[rows], self.ends[rows]
             self._features[rows] = scan_features(self.data, begins, ends, _EMOTICON_TABLES, _SKIPPABLE)
 
 

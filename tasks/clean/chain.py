@@ -14,9 +14,9 @@ import numpy as np
 from model.errors import RecipeError
 from tasks.clean.batch import BatchContext, DocumentBatch, Texts
 from tasks.clean.config import ClassifierConfig, CleanConfig
-from tasks.clean.document import KINDS, DocumentContext, Outcome, Verdicts
+from tasks.clean.document import KINDS, DocumentContext, Verdicts
 from tasks.clean.edits.html import html_to_text
-from tasks.clean.edits.registry import HTML_TO_TEXT, Edit, edit_of
+from tasks.clean.edits.registry import EDIT_REGISTRY, HTML_TO_TEXT, Edit
 from tasks.clean.edits.spelling import SpellingList, correct_spelling
 from tasks.clean.filters.blocklist import DenyList
 from tasks.clean.filters.language import language_model
@@ -78,11 +78,10 @@ class Chain:
 
     edits: tuple[Edit, ...]
     rules: tuple[tuple[Rule | CountedRule, float], ...]
-    reads_html: bool = True
-    languages: frozenset[str] = frozenset()
-    emoji: str = "name"
-    slots: Slots | None = None
-    html_extractor: str = "trafilatura"
+    reads_html: bool
+    languages: frozenset[str]
+    slots: Slots
+    html_extractor: str
 
     @staticmethod
     def of(config: CleanConfig, preset: str, resources: UserResources | None = None) -> "Chain":
@@ -115,18 +114,15 @@ class Chain:
             ),
             HTML_TO_TEXT in edits,
             frozenset(config.languages),
-            config.emoji,
             Slots(),
             config.html_extractor,
         )
 
-    def clean(self, document: str | np.ndarray, context: DocumentContext) -> Outcome:
-        """Clean one document (str or UTF-8 bytes): all edits, then all rules until one fails."""
-        texts, contexts, verdicts = Texts.of([document]), BatchContext.of(context, identify_unknown=True), Verdicts(1)
+    def clean(self, text: str, context: DocumentContext) -> tuple[str, Verdicts]:
+        """Return a text after all edits, and what these and the rules, up to the first that fails, decided about it."""
+        texts, contexts, verdicts = Texts.of([text]), BatchContext.of(context, identify_unknown=True), Verdicts(1)
         self.clean_many(texts, contexts, np.zeros(1, np.int64), verdicts)
-        return Outcome(
-            texts.raw(0), tuple(verdicts.edits.get(0, ())), verdicts.dropped(0), contexts.identified_language(0)
-        )
+        return texts.text(0), verdicts
 
     def clean_many(
         self,
@@ -248,7 +244,7 @@ def preset_of(batch: DocumentBatch, row: int, config: CleanConfig) -> str:
     return config.preset_of(contexts.sources[row], contexts.formats[row], KINDS[contexts.text_kinds[row]])
 
 
-def make_chains(config: CleanConfig, resources: UserResources | None = None) -> dict[str, Chain]:
+def make_chains(config: CleanConfig, resources: UserResources) -> dict[str, Chain]:
     """Return the chain of each preset."""
     return {name: Chain.of(config, name, resources) for name in PRESETS}
 
@@ -258,7 +254,7 @@ def _edit(name: str, limits: Mapping[str, float], resources: UserResources) -> E
         return Edit(name, functools.partial(_edited, name, resources.functions[name].function))
     if name == SPELLING:
         return Edit(name, functools.partial(correct_spelling, resources.spellings))
-    return edit_of(name, limits.get(name, EDIT_LIMITS.get(name)))
+    return replace(EDIT_REGISTRY[name], limit=limits.get(name, EDIT_LIMITS.get(name)))
 
 
 def _rule(name: str, limits: Mapping[str, float], resources: UserResources) -> tuple[Rule | CountedRule, float]:

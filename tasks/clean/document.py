@@ -39,35 +39,6 @@ class DocumentContext:
         return (self.language or "").partition("-")[0].lower()
 
 
-@dataclass(frozen=True)
-class Dropped:
-    """Why a document is dropped: the rule, and what it measured against its limit where it measures something."""
-
-    rule: str
-    value: float | None = None
-    limit: float | None = None
-    evidence: str | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One document after cleaning: its text (UTF-8) and what was done to it.
-
-    `edits` names the edits that changed it, in order; `dropped` is None where it is kept; `language` is (language,
-    confidence) where it was identified.
-    """
-
-    raw: np.ndarray
-    edits: tuple[str, ...] = ()
-    dropped: Dropped | None = None
-    language: tuple[str, float] | None = None
-
-    @property
-    def text(self) -> str:
-        """Return the text."""
-        return self.raw.tobytes().decode()
-
-
 class Verdicts:
     """What is decided about the documents of a batch, by their rows.
 
@@ -109,15 +80,3 @@ class Verdicts:
         self.values[rows] = values
         self.limits[rows] = limits
         self.evidence.update(evidence or {})
-
-    def dropped(self, row: int) -> Dropped | None:
-        """Return why a document is dropped; None where it is kept."""
-        if self.rules[row] == _STAYS:
-            return None
-        value, limit = float(self.values[row]), float(self.limits[row])
-        return Dropped(
-            self.names[self.rules[row]],
-            None if np.isnan(value) else value,
-            None if np.isnan(limit) else limit,
-            self.evidence.get(row),
-        )

@@ -8,7 +8,6 @@ and sizes, and any edit makes it another one. An answer that cannot be read, or 
 import functools
 import json
 import os
-import secrets
 import shutil
 import sys
 from collections.abc import Iterator
@@ -29,12 +28,12 @@ MAX_STATES = 12
 Mark = tuple[str, int, int]
 
 
-def cached_code_of(roots: tuple[str, ...], state: str | None = None) -> Code:
+def cached_code_of(roots: tuple[str, ...]) -> Code:
     """Return `code_of` these roots in this project, from the cache where it is known.
 
-    `state` is `project_state` where the caller has it already. Raises Bug as `code_of`, which is not cached.
+    Raises Bug as `code_of`, which is not cached.
     """
-    state = state or project_state()
+    state = project_state()
     path = user_cache() / FOLDER / state / f"{digest_bytes(chr(10).join(roots).encode())}.json"
     try:
         known = json.loads(unseal(path.read_bytes()))["code"]
@@ -75,15 +74,10 @@ def _marks() -> Iterator[Mark]:
 
 
 def _keep(path: Path, data: bytes) -> None:
-    """Write an answer without waiting for the disk: its digest shows one that was lost."""
+    """Write an answer in place and without waiting for the disk: its digest shows one that is not whole."""
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         others = sorted(path.parent.parent.iterdir(), key=lambda folder: folder.stat().st_mtime_ns)
         for old in others[:-MAX_STATES]:
             shutil.rmtree(old, ignore_errors=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    path.write_bytes(data)

@@ -96,9 +96,8 @@ def code_of(roots: Iterable[str], project: Path = PROJECT) -> Code:
     return _Reach(project).code(tuple(roots))
 
 
-def module_file(module: str, project: Path = PROJECT) -> Path:
-    """Return the file of a module."""
-    base = project.joinpath(*module.split("."))
+def module_file(module: str) -> Path:
+    base = PROJECT.joinpath(*module.split("."))
     return base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
 
 

@@ -12,11 +12,7 @@ MOST_EPOCHS = 16.0
 arXiv 2305.16264)."""
 
 
-def _as_list(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-ONE_OR_MORE = BeforeValidator(_as_list)
+ONE_OR_MORE = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 """Marks a list of texts of which a single one may be given by itself."""
 
 
@@ -36,20 +32,16 @@ class StrictConfig(BaseModel):
 
     def identity_params(self) -> dict[str, Any]:
         """Return every field that decides the result, nested, as plain JSON values; without runtime fields."""
-        return _identity_fields(self)
-
-
-def _identity_fields(model: BaseModel) -> dict[str, Any]:
-    return {
-        name: _plain(getattr(model, name))
-        for name, field in type(model).model_fields.items()
-        if not any(isinstance(mark, Runtime) for mark in field.metadata)
-    }
+        return _plain(self)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return _identity_fields(value)
+        return {
+            name: _plain(getattr(value, name))
+            for name, field in type(value).model_fields.items()
+            if not any(isinstance(mark, Runtime) for mark in field.metadata)
+        }
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

@@ -46,7 +46,6 @@ def allow(*words: str | Path) -> None:
 
 
 def is_confined() -> bool:
-    """Return whether recipes are confined."""
     return _folder is not None
 
 

@@ -170,7 +170,7 @@ class _Definition(TreeText):
             self.write(root.id)
             return
         if references and attributes[-1:] and attributes[-1] in MUTATING and self._scopes:
-            self._found.writes_state |= any(self._is_ours(reference) for reference in references)
+            self._found.writes_state |= any(one.module.partition(".")[0] in PACKAGES for one in references)
         if self._scopes and self._scopes[-1].of_class:
             self._takes(root.id)
         if not variable and not references:
@@ -230,15 +230,10 @@ class _Definition(TreeText):
         self.write(MARK)
 
     def _takes(self, *names: str) -> None:
-        for name in names:
-            self._found.names[name] = None
+        self._found.names.update(dict.fromkeys(names))
 
     def _refuse(self, node: ast.AST, name: str) -> None:
         self._found.refused = self._found.refused or (getattr(node, "lineno", 0), name)
-
-    @staticmethod
-    def _is_ours(reference: Reference) -> bool:
-        return reference.module.partition(".")[0] in PACKAGES
 
     def _changes(self, name: str) -> None:
         """Record that a function changes an object that one of its variables names."""

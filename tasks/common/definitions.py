@@ -81,12 +81,7 @@ class Module:
         made_by = self._made_by.get(name)
         return made_by if made_by is None else self.aliases.get(made_by.attributes[0], made_by)
 
-    def definitions(self) -> list[str]:
-        """Return the names of its functions, classes, methods and constants."""
-        return list(self._written)
-
     def written(self, name: str) -> Written:
-        """Return one of its definitions."""
         if name not in self._written:
             assert name == WHOLE, f"{self.name}: {name}"
             statements = [one for one in self._parse() if not has_no_effect(one)]

@@ -48,7 +48,6 @@ class InputDigests:
                 self._changed = True
 
     def digest(self, path: Path) -> str:
-        """Return the digest of a file's content."""
         return self.content(path).digest
 
     def content(self, path: Path) -> Content:

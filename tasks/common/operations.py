@@ -38,7 +38,6 @@ OPERATIONS = frozenset(
         "tasks.common.operations",
         "tasks.common.work",
         "tasks.execution",
-        "tasks.execution.plugins",
         "tasks.sample.limits",
         "tasks.train.launcher",
         "tasks.train.limits",

@@ -99,10 +99,8 @@ def bound_in(
                 waiting += getattr(node, block, ())
     names += bound_by_targets(targets)
     variables: dict[str, list[Reference] | None] = dict.fromkeys(names)
-    bound = variables | imports
-    return {name: bound[name] for name in bound if name not in elsewhere and name not in of_module}, frozenset(
-        of_module
-    )
+    elsewhere |= of_module
+    return {name: one for name, one in (variables | imports).items() if name not in elsewhere}, frozenset(of_module)
 
 
 def bound_by_targets(targets: list[ast.expr]) -> Iterator[str]:

@@ -72,11 +72,6 @@ class InputFile:
     unreadable: str = ""
     """Why it could not be digested; final, even if it becomes readable."""
 
-    @property
-    def name(self) -> str:
-        """The file's own name, without folders."""
-        return self.path.name
-
     def open(self) -> AbstractContextManager[BinaryIO]:
         """Open the stored bytes from the beginning; raises ChangedInput if they differ from the digested ones."""
         if not isinstance(self.path, RemoteFile):

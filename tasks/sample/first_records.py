@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tasks.sample.bounded_reader import BoundedReader, Bounds, spread
+from tasks.sample.bounded_reader import BoundedReader, Bounds
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.readers.byte_stream import UNPACKS_TOO_MUCH
@@ -59,7 +59,7 @@ def _missing_addresses(files: Sequence[InputFile], source: Source) -> Mismatch |
             read += 1
     if not read:
         return None
-    looked = len(spread(files, MOST_FILES))
+    looked = min(MOST_FILES, len(files))
     return Mismatch(
         "url_field", f"none of the first {read} records of {looked} files has an address in `{source.url_field}`"
     )
@@ -90,7 +90,7 @@ def _mismatch(files: Sequence[InputFile], source: Source, id_setting: str) -> Mi
     ((setting, _),) = Counter(bad.setting for _, bad in found).most_common(1)
     file, bad = next((file, bad) for file, bad in found if bad.setting == setting)
     shown = f" ({bad.excerpt[:120]})" if bad.excerpt else ""
-    looked = len(spread(files, MOST_FILES))
+    looked = min(MOST_FILES, len(files))
     setting = id_setting if setting == "id_field" else setting
     return Mismatch(
         setting or ("paths" if source.format == "auto" else "format"),

@@ -95,8 +95,6 @@ def part_column(workspace: Workspace, table: str, group: int, number: int, colum
 
 @dataclass
 class _Part:
-    """The rows of one part."""
-
     begin: tuple[int, int]
     documents: DocumentColumns = field(default_factory=DocumentColumns)
     rejects: list[dict[str, Any]] = field(default_factory=list)

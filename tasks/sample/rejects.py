@@ -24,8 +24,6 @@ def is_record(reason: str) -> bool:
 
 
 class RejectedFiles:
-    """Collects rejects by file."""
-
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._reasons: dict[tuple[str, str], str] = {}

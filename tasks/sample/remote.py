@@ -128,13 +128,14 @@ class _Stream(io.RawIOBase):
             return
         filesystem, path = self._server.place
         streamed = self._uri.partition(":")[0] in _STREAMED
-        # A given size saves two requests, and is not needed for sequential reading.
-        options: dict[str, Any] = {"block_size": 0, "size": 1} if streamed else {}
+        options: dict[str, Any] = {}
         if streamed:
-            # Without transfer compression, for which a server would send another ETag than in the listing.
-            options["headers"] = {"Accept-Encoding": "identity"}
-        if streamed and self._position:
-            options["headers"]["Range"] = f"bytes={self._position}-"
+            # With transfer compression a server would send another ETag than in the listing.
+            headers = {"Accept-Encoding": "identity"}
+            if self._position:
+                headers["Range"] = f"bytes={self._position}-"
+            # A given size saves two requests, and is not needed for sequential reading.
+            options = {"block_size": 0, "size": 1, "headers": headers}
         self._stream = filesystem.open(path, "rb", **options)
         try:
             self._go_to_position(streamed)
@@ -234,7 +235,8 @@ def _match(filesystem: Any, path: str, pattern: str) -> tuple[dict[str, Any], st
     path = path.rstrip("/")
     # By default `fsspec` takes a page that it cannot reach for an empty one.
     strictly = {"on_error": "raise"} if pattern.partition(":")[0] in _STREAMED else {}
-    if _has_magic(path):
+    # In the address of a page `?` begins a query.
+    if glob.has_magic(path.partition("?")[0] if path.startswith("http") else path):
         return filesystem.glob(path, detail=True, **strictly), "pattern", _fixed_part(path)
     if _is_folder(filesystem, path, pattern):
         return filesystem.find(path, detail=True, **strictly), "folder", path
@@ -277,10 +279,6 @@ async def _confined_client(**options: Any) -> Any:
     # Addresses are tried one by one: errors of concurrent attempts would be lost.
     connector = aiohttp.TCPConnector(socket_factory=public_socket, happy_eyeballs_delay=None)
     return aiohttp.ClientSession(connector=connector, **options)
-
-
-def _has_magic(path: str) -> bool:
-    return glob.has_magic(path.partition("?")[0]) if path.startswith("http") else glob.has_magic(path)
 
 
 def _is_folder(filesystem: Any, path: str, pattern: str) -> bool:

@@ -15,7 +15,6 @@ Ids = npt.NDArray[np.bytes_]
 
 
 def id_array(doc_ids: Iterable[bytes]) -> Ids:
-    """Return ids as an array."""
     # numpy drops zero bytes at the end as padding; ids have one length, so none become equal.
     return np.array(list(doc_ids), _KIND)
 
@@ -42,7 +41,6 @@ class SeenIds:
         return False
 
     def add(self, doc_id: bytes) -> None:
-        """Add an id."""
         self._waiting.add(doc_id)
         if len(self._waiting) >= IDS_IN_A_RUN:
             self._flush()
@@ -50,16 +48,12 @@ class SeenIds:
     def extend(self, doc_ids: Ids) -> Ids:
         """Add many different ids, and return those that were contained."""
         self._flush()
-        is_known = self._in_runs(doc_ids)
-        self._append(doc_ids[~is_known])
-        return doc_ids[is_known]
-
-    def _in_runs(self, doc_ids: Ids) -> npt.NDArray[np.bool_]:
-        found = np.zeros(doc_ids.size, np.bool_)
+        is_known = np.zeros(doc_ids.size, np.bool_)
         for run in self._runs:
             place = np.searchsorted(run, doc_ids)
-            found |= run[np.minimum(place, run.size - 1)] == doc_ids
-        return found
+            is_known |= run[np.minimum(place, run.size - 1)] == doc_ids
+        self._append(doc_ids[~is_known])
+        return doc_ids[is_known]
 
     def _flush(self) -> None:
         self._append(id_array(self._waiting))

@@ -117,7 +117,7 @@ for path in sys.stdin.read().split("\\n"):
     digest = hashlib.sha256(meaning(ast.parse(source)).encode())
     if path.startswith(("flows/", "tasks/", "model/")):
         module = Module(path.removesuffix(".py").replace("/", "."), pathlib.Path(path), source)
-        for name in sorted(module.definitions()):
+        for name in sorted(module._written):
             digest.update(repr((name, module.written(name))).encode())
     print(path, digest.hexdigest())
 """

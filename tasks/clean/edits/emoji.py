@@ -123,19 +123,13 @@ def _name(picture: str, context: DocumentContext) -> str:
 def emoji_name(picture: str, language: str) -> str:
     """Return the name of one emoji, `red heart`; of an unknown combination, the names of its parts; "" for none."""
     code = language if language in emoji.LANGUAGES else "en"
-    _load_language(code)
+    emoji.config.load_language(code)
     for form in (picture, f"{picture}\ufe0f", _MODIFIERS.sub("", picture), f"{_MODIFIERS.sub('', picture)}\ufe0f"):
         names = emoji.EMOJI_DATA.get(form)
         if names is not None:
             return names.get(code, names["en"]).strip(":").replace("_", " ")
     parts = picture.split("\u200d")
     return " ".join(filter(None, (emoji_name(part, language) for part in parts))) if len(parts) > 1 else ""
-
-
-@functools.cache
-def _load_language(code: str) -> None:
-    if code != "en":
-        emoji.config.load_language(code)
 
 
 @functools.cache

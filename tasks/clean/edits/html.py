@@ -50,7 +50,6 @@ _MARKUP = re.compile(
     re.VERBOSE | re.MULTILINE | re.DOTALL | re.IGNORECASE,
 )
 
-_MAY_BE_MARKUP = re.compile(r"[<&]|!\[")
 _MARKUP_BEGINNINGS = re.compile(r"`|~~~|!\[|\[ ?!\[|<[!/A-Za-z]|&[A-Za-z#]")
 _BREAKS = re.compile(r"</?(?:br|p|div|li|tr|h[1-6])\b", re.IGNORECASE)
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
@@ -65,8 +64,7 @@ _IMAGE = re.compile(
 
 _IMAGE_BEGINNINGS = re.compile(r"`|~~~|!\[|\[ ?!\[|<[iI]")
 _BADGE = re.compile(BADGE_HOSTS)
-_IMG_ELEMENT = re.compile(r"<img\b[^<>]{0,2000}>", re.IGNORECASE)
-_IMG_BEGINNINGS = re.compile("<[iI]")
+_IMG_ELEMENT = re.compile(r"<(?i:img)\b[^<>]{0,2000}>")
 _ALTERNATIVE = re.compile(r"\balt\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)'|([^\s\"'<>]+))", re.IGNORECASE)
 _PICTOGRAM = re.compile(r"\bclass\s*=\s*[\"']?[^\"'>]*(?:emoji|emoticon|smil|sticker)", re.IGNORECASE)
 _CODE_LIKE = re.compile(r":[\w+-]+:|\[\S{1,12}\]")
@@ -94,7 +92,7 @@ def images_to_alt_texts(text: str, context: DocumentContext) -> str:
     """Replace images of Markdown, and pictograms of HTML, by their alternative text."""
     if context.format == "markdown":
         return replace_matches(_IMAGE, _IMAGE_BEGINNINGS, _markdown_image, text)
-    return replace_matches(_IMG_ELEMENT, _IMG_BEGINNINGS, _html_pictogram, text) if context.format == "html" else text
+    return _IMG_ELEMENT.sub(_html_pictogram, text) if context.format == "html" else text
 
 
 def _markdown_image(match: re.Match[str]) -> str:
@@ -119,7 +117,7 @@ def _alternative(element: str) -> str:
 
 def remove_markup(text: str, context: DocumentContext) -> str:
     """Remove badges, HTML comments and tags from Markdown, and decode entities."""
-    if context.format != "markdown" or not _MAY_BE_MARKUP.search(text):
+    if context.format != "markdown":
         return text
     without = replace_matches(_MARKUP, _MARKUP_BEGINNINGS, _replacement, text)
     return text if without == text else _BLANK_LINES.sub("\n\n", without)

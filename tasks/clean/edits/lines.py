@@ -34,17 +34,10 @@ _CITATIONS = re.compile(r"\[(?:\d{1,3}|edit|citation needed)\]")
 
 def collapse_repeated_lines(text: str, _context: DocumentContext, run: float = 3) -> str:
     """Collapse a line that is repeated `run` or more times in a row; blank lines do not count."""
-    lines = text.split("\n")
-    if not any(line == after and line.strip() for line, after in itertools.pairwise(lines)):
-        return text
     kept: list[str] = []
-    begin = 0
-    for end in range(1, len(lines) + 1):
-        if end < len(lines) and lines[end] == lines[begin]:
-            continue
-        repeated = end - begin >= run and lines[begin].strip()
-        kept += lines[begin : begin + 1] if repeated else lines[begin:end]
-        begin = end
+    for line, equal in itertools.groupby(text.split("\n")):
+        repeated = list(equal)
+        kept += repeated[:1] if len(repeated) >= run and line.strip() else repeated
     return "\n".join(kept)
 
 

@@ -83,10 +83,6 @@ def _is_nino(number: str) -> bool:
     return number[:2] not in ("BG", "GB", "NK", "KN", "TN", "NT", "ZZ")
 
 
-def _any(_number: str) -> bool:
-    return True
-
-
 def _of(pattern: str, check: Callable[[str], bool], words: str = "") -> NationalId:
     return NationalId(re.compile(pattern, re.ASCII), check, re.compile(words, re.IGNORECASE) if words else None)
 
@@ -102,7 +98,7 @@ _IDS = (
     _of(r"\d{3}-\d{3}-\d{3}[ -]\d{2}", passes_snils),
     _of(r"\d{11}", passes_snils, r"снилс|snils"),
     _of(r"\d{12}|\d{10}", inn.is_valid, r"\bинн|\binn\b"),
-    _of(r"\d{2} ?\d{2} ?\d{6}", _any, r"паспорт\w* .{0,20}(?:сери|номер|№|:)|паспорт\w*:? $"),
+    _of(r"\d{2} ?\d{2} ?\d{6}", lambda _number: True, r"паспорт\w* .{0,20}(?:сери|номер|№|:)|паспорт\w*:? $"),
     _of(r"\d{3}[- ]\d{2}[- ]\d{4}|\d{9}", ssn.is_valid, r"\bssn\b|social security|соцстрах|社会安全|seguro social"),
     _of(r"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D]", _is_nino, r"national insurance|\bnino?\b"),
     _of(r"\d{2} ?\d{3} ?\d{3} ?\d{3}", german_idnr.is_valid, r"steuer|\bidnr|\bst-?id|tax id|\btin\b|identifikationsn"),

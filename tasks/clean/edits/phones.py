@@ -7,6 +7,7 @@ follows words such as `order` or `ISBN` are no phone numbers.
 """
 
 import functools
+import itertools
 import re
 
 import phonenumbers
@@ -70,7 +71,6 @@ _DATE = re.compile(
 _DECIMAL = re.compile(r"[0-9]{1,6}\.[0-9]+|[0-9]{1,3}(?:\.[0-9]{3}){2,}|[0-9]+(?:\.[0-9]{1,3}){3,}")
 _WORD_REACH = 32
 _HAN = re.compile("[\u3400-\u9fff]")
-_MOBILE = frozenset({PhoneNumberType.MOBILE})
 
 _REGIONS = {
     "zh": "CN TW", "en": "US GB CA AU IN IE NZ ZA", "ru": "RU KZ BY UA", "de": "DE AT CH", "it": "IT CH",
@@ -121,29 +121,20 @@ def _phones_in(text: str, begin: int, end: int, regions: tuple[str, ...]) -> lis
     """Return the places of phone numbers among groups of digits that follow one another."""
     groups = [group.span() for group in _GROUP.finditer(text, begin, end)]
     found: list[tuple[int, int]] = []
+    has_word = _has_word(text[max(0, begin - _WORD_REACH) : begin])
     place = 0
-    has_word: bool | None = None
     while place < len(groups):
         start = groups[place][0]
-        digits, last = 0, place
-        ends: list[int] = []
-        while last < len(groups) and last - place < _MOST_GROUPS:
-            digits += groups[last][1] - groups[last][0]
-            if digits > _MOST_DIGITS + 2:
-                break
-            if digits >= _LEAST_DIGITS:
-                ends.append(last)
-            last += 1
+        totals = itertools.accumulate(stop - first for first, stop in groups[place : place + _MOST_GROUPS])
+        ends = [last for last, digits in enumerate(totals, place) if _LEAST_DIGITS <= digits <= _MOST_DIGITS + 2]
         opened = _opening(text, start)
         if text[opened] in "(（" and not _CLOSED.match(text, opened):
             opened += 1
         is_international = text[opened : opened + 2].lstrip("(（")[:1] in ("+", "＋") or text.startswith("00", start)
-        if has_word is None and ends:
-            has_word = _has_word(text[max(0, begin - _WORD_REACH) : begin])
         # Long runs of numbers are tables, unless a word says otherwise.
         if is_international or has_word or len(groups) <= _MOST_GROUPS or place == 0:
             for last in reversed(ends):
-                if _is_phone(text, opened, groups[last][1], regions, bool(has_word), is_international):
+                if _is_phone(text, opened, groups[last][1], regions, has_word, is_international):
                     found.append((opened, groups[last][1]))
                     place = last
                     break
@@ -179,7 +170,7 @@ def _is_phone(
         return False
     groups = _GROUP.findall(written)
     digits = "".join(groups)
-    if len(set(digits)) == 1 or not _LEAST_DIGITS <= len(digits) <= _MOST_DIGITS + 2:
+    if len(set(digits)) == 1:
         return False
     if is_international:
         return _is_international(written, digits, groups, has_word)
@@ -283,7 +274,7 @@ def _is_written_as_in(region: str, groups: list[str], written: str) -> bool:
     if number is None:
         return False
     if len(groups) == 1:
-        return phonenumbers.number_type(number) in _MOBILE
+        return phonenumbers.number_type(number) == PhoneNumberType.MOBILE
     if not is_trunk and ("/" in written or (sizes == [5, 5] and " " not in written)):
         return False
     if is_trunk or is_usual or "(" in written or "（" in written:

@@ -76,8 +76,6 @@ def mask_emails(text: str, _context: DocumentContext) -> str:
 
     Names and domains may be of any script (RFC 6531). In scripts without spaces a name begins where that script does.
     """
-    if "@" not in text:
-        return text
     pieces: list[str] = []
     done = 0
     at = text.find("@")

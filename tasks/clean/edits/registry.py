@@ -8,7 +8,7 @@ conditioning (Gao et al. 2025, MeCo). The tag is part of the text from then on: 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,9 +43,7 @@ from tasks.clean.edits.wikitext import WIKITEXT, wikitext_to_text
 from tasks.clean.kernels import prefilter
 from tasks.clean.presets import PICTURES, SPELLING
 
-EditFunction = Callable[..., str]
 Rewrite = Callable[[Texts, np.ndarray, Any], tuple[np.ndarray, np.ndarray]]
-_NO_ROWS = np.zeros(0, np.int64)
 HTML_TO_TEXT = "html_to_text"
 
 
@@ -58,7 +56,7 @@ class Edit:
     """
 
     name: str
-    function: EditFunction
+    function: Callable[..., str]
     trigger: int = prefilter.ALWAYS
     limit: float | None = None
     rewrite: Rewrite | None = None
@@ -67,7 +65,7 @@ class Edit:
 
     def apply_to_many(self, texts: Texts, contexts: BatchContext, rows: np.ndarray) -> np.ndarray:
         """Edit the texts of `rows`; returns the rows whose text changed."""
-        changed = [_NO_ROWS]
+        changed = [rows[:0]]
         if self.rewrite is not None:
             rewritten, rows = self.rewrite(texts, rows, self.limit)
             changed.append(rewritten)
@@ -86,13 +84,7 @@ class Edit:
         return self.name in PICTURES or self.name in (SPELLING, "phone") or ":" in self.name
 
     def apply(self, text: str, context: DocumentContext) -> str:
-        """Return the text after the edit."""
         return self.function(text, context) if self.limit is None else self.function(text, context, self.limit)
-
-
-def edit_of(name: str, limit: float | None) -> Edit:
-    """Return the edit of a name that `presets.EDITS` lists, with its limit."""
-    return replace(EDIT_REGISTRY[name], limit=limit)
 
 
 def tag_domain(text: str, context: DocumentContext) -> str:

@@ -91,8 +91,6 @@ _MIXED = re.compile(r"[A-Za-z][^\W\d_]*[\u0370-\u052f]|[\u0370-\u052f][^\W\d_]*[
 
 def undo_mojibake(text: str, _context: DocumentContext) -> str:
     """Decode again what was decoded with the wrong encoding, once or twice, where that is sure."""
-    if text.isascii():
-        return text
     text = undo_wrong_encoding(text)
     repaired = _undo_utf8(text)
     return text if repaired is text else undo_wrong_encoding(repaired)
@@ -145,14 +143,14 @@ def _broken_lines(raw: np.ndarray) -> list[int]:
 
 def undo_entities(text: str, context: DocumentContext) -> str:
     """Decode entities (`caf&eacute;` becomes `café`) in plain text that has no sign of being markup (no `<`)."""
-    if "&" not in text or "<" in text or context.format == "markdown":
+    if "<" in text or context.format == "markdown":
         return text
     return ftfy.fixes.unescape_html(text)
 
 
 def compose(text: str, _context: DocumentContext) -> str:
     """Apply Unicode normal form C (UAX #15): one code point per character where there is one."""
-    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+    return unicodedata.normalize("NFC", text)
 
 
 def remove_invisible(text: str, _context: DocumentContext) -> str:
@@ -163,8 +161,6 @@ def remove_invisible(text: str, _context: DocumentContext) -> str:
     if "\x1b" in text:
         text = _TERMINAL_ESCAPES.sub("", text)
     text = _INVISIBLE.sub("", _LINE_BREAKS.sub("\n", text))
-    if text.isascii():
-        return text
     if _JOINER.search(text):
         needed = {match.start() for match in _NEEDED_JOINER.finditer(text)}
         text = _JOINER.sub(lambda match: match[0] if match.start() in needed else "", text)

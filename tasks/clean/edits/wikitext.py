@@ -68,7 +68,7 @@ _FIRST = frozenset(
      "unicode", "script", "nihongo", "quote", "cquote", "blockquote", "quotation", "bq", "centered", "center",
      "flag", "flagcountry", "ill", "interlanguage_link", "strong", "em", "bold", "italic", "var", "code", "tt",
      "kbd", "samp", "linktext", "sic", "no_wrap", "unbulleted_list", "hlist", "plainlist", "ubl", "notatypo",
-     "main_other", "strikethrough", "title")
+     "main_other", "strikethrough", "title", "val")
 )  # fmt: skip
 _LAST = frozenset(
     ["lang", "transl", "transliteration", "zh", "wikt-lang", "color", "font_color", "colour", "text", "colored_text"]
@@ -186,12 +186,11 @@ class _Reader:
 
     def _flatten(self, depth: int) -> None:
         """Make frames from `depth` on part of the text below them: they have no end."""
-        for frame in self._stack[depth:]:
-            self._open[frame.kind] -= 1
-        pieces = [_unclosed(frame) for frame in self._stack[depth:]]
+        frames = self._stack[depth:]
         del self._stack[depth:]
-        for piece in pieces:
-            self._write(piece)
+        for frame in frames:
+            self._open[frame.kind] -= 1
+            self._write(_of_table(frame) if frame.kind == "table" else "|".join(frame.texts()))
 
     def _pop(self, kind: str) -> _Frame | None:
         """Close the nearest frame of a kind; None where there is none."""
@@ -264,7 +263,8 @@ class _Reader:
             # In a template or link the bar separates arguments.
             self._position = token.start() + 1
             self._write("\n")
-            self._skip_blanks()
+            while self._markup.startswith((" ", "\t"), self._position):
+                self._position += 1
             return
         if mark == "|}":
             frame = self._pop("table")
@@ -291,10 +291,6 @@ class _Reader:
         while self._stack[-1].kind in ("link", "address"):
             self._flatten(len(self._stack) - 1)
         return self._stack[-1].kind != "table"
-
-    def _skip_blanks(self) -> None:
-        while self._markup.startswith((" ", "\t"), self._position):
-            self._position += 1
 
     def _on_comment(self, token: re.Match[str]) -> None:
         end = self._end_of("-->", token.end())
@@ -345,20 +341,13 @@ def _are_attributes(pieces: list[str]) -> bool:
     return _CELL_ATTRIBUTES.fullmatch("".join(pieces)) is not None
 
 
-def _unclosed(frame: _Frame) -> str:
-    """Return the text of something without an end."""
-    if frame.kind == "table":
-        return _of_table(frame)
-    return "|".join(frame.texts())
-
-
 def _of_link(parts: list[str]) -> str:
     target = parts[0].strip()
     prefix = target.partition(":")[0].strip().lower().replace(" ", "_") if ":" in target else ""
     if prefix in _FILES or prefix in _CATEGORIES:
         return ""
     if len(parts) == 1:
-        if prefix and _LANGUAGE.fullmatch(prefix):
+        if _LANGUAGE.fullmatch(prefix):
             return ""
         return target.lstrip(":")
     shown = "|".join(parts[1:])
@@ -376,17 +365,15 @@ def _of_template(parts: list[str]) -> str:
     shown = values or [named[key] for key in ("1", "text", "quote") if key in named]
     if not shown:
         return ""
-    if name in _FIRST:
+    if name in _FIRST or name.startswith("lang-"):
         return shown[0]
-    if name in _LAST or name.startswith("lang-"):
-        return shown[-1] if name in _LAST else shown[0]
+    if name in _LAST:
+        return shown[-1]
     if name in ("convert", "cvt"):
         is_range = len(shown) > 3 and shown[1] in "-–x"
         return f"{shown[0]}{shown[1]}{shown[2]} {shown[3]}" if is_range else " ".join(shown[:2])
     if name in ("frac", "fraction", "sfrac"):
         return "/".join(shown[-2:]) if len(shown) < 3 else f"{shown[0]} {shown[1]}/{shown[2]}"
-    if name == "val":
-        return shown[0]
     if name in _PREFIXED:
         return _PREFIXED[name] + shown[0]
     if name in _SUFFIXED:

@@ -1,11 +1,10 @@
 """Text in a legacy encoding that was read as Latin-1 or Windows-1252: `Ïðèâåò` for `Привет`, `ÖÐÎÄ` for `中文`.
 
 ftfy undoes UTF-8 that was read with another encoding, and nothing else. Here the other case is undone: the characters
-are turned back into bytes, and every legacy encoding that decodes them is compared with the text as it is. Both are
-measured in nats under simple models of text: letters by their frequency in each language, the commonest characters of
-Chinese, Japanese and Korean, upper case at the beginning of a word or in all of it, no word of two scripts. The text is
-changed only where the best reading is more probable by a wide margin, for all of the text together and for each stretch
-of a line by itself. So a page with good lines and broken ones keeps the good ones.
+are turned back into bytes, and every legacy encoding that decodes them is compared with the text as it is, in nats
+(`tasks.common.legacy_encodings`). The text is changed only where the best reading is more probable by a wide margin,
+for all of the text together and for each stretch of a line by itself. So a page with good lines and broken ones keeps
+the good ones.
 
 A compiled scan finds the few texts that are worth it. The longest are judged by a sample of their lines.
 """
@@ -68,7 +67,7 @@ def undo_wrong_encoding(text: str) -> str:
 
 
 def _undo_once(text: str, segments: "list[_Segment]", suspected: "Suspected") -> str:
-    reading = _best_reading(_sample(segments), suspected) if segments else None
+    reading = _best_reading(_sample(segments), suspected)
     if reading is None:
         return text
     gains = np.array([western_cost(segment.data) - reading.cost(segment.data) for segment in segments])

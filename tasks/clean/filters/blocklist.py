@@ -59,11 +59,11 @@ class DenyList:
 def read_deny_list(config: DenyConfig) -> DenyList:
     """Return the entries of the recipe and of its file; raises InputError or RecipeError for one that is malformed."""
     entries: dict[str, set[str]] = {kind: set() for kind in KINDS}
-    given = (("domain", config.domains), ("id", config.ids), ("hash", config.hashes))
-    for kind, values in given:
+    for kind, values in (("domain", config.domains), ("id", config.ids), ("hash", config.hashes)):
+        form = "a host name such as example.org" if kind == "domain" else "32 hexadecimal digits"
         for value in values:
             if not _is_entry(kind, value):
-                raise RecipeError(f"clean.deny: `{value}` is not a valid {kind}; write {_describe_form(kind)}")
+                raise RecipeError(f"clean.deny: `{value}` is not a valid {kind}; write {form}")
             entries[kind].add(_one_form(kind, value))
     for kind, value in _read_entries(config.path) if config.path is not None else ():
         entries[kind].add(_one_form(kind, value))
@@ -108,7 +108,3 @@ def _read_entries(path: str) -> Iterable[tuple[str, str]]:
 
 def _is_entry(kind: str, value: str) -> bool:
     return bool((_DOMAIN if kind == "domain" else _HEX).fullmatch(value))
-
-
-def _describe_form(kind: str) -> str:
-    return "a host name such as example.org" if kind == "domain" else "32 hexadecimal digits"

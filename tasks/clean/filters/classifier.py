@@ -9,7 +9,7 @@ removes depends on its labels (Dodge et al. 2021), so which one, and how strict,
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +27,6 @@ from tasks.clean.filters.quality import MIN_DOCUMENTS, Examples, auc, middle, tr
 from tasks.clean.filters.quality_features import DIMENSIONS
 
 _LABEL = "__label__"
-_TEXT_FIELDS = ("text", "label")
 Result = TypeVar("Result")
 
 
@@ -40,7 +39,8 @@ class LinearModel:
 
     def score(self, raw: np.ndarray) -> float | None:
         """Return the probability of the label, by the middle of the text."""
-        return float(examples_of([middle(raw)]).scores(self.weights, self.bias, np.zeros(1, np.int64))[0])
+        examples = Examples.of([middle(raw)]).with_full_words()
+        return float(examples.scores(self.weights, self.bias, np.zeros(1, np.int64))[0])
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,6 @@ class ModelFile:
     label: str
 
     def score(self, raw: np.ndarray) -> float | None:
-        """Return the probability of the label."""
         return _load(self)(raw)
 
 
@@ -80,7 +79,7 @@ def read_labelled_texts(config: ClassifierConfig) -> Labelled:
             continue
         try:
             record = json.loads(line)
-            text, label = (record[name] for name in _TEXT_FIELDS)
+            text, label = record["text"], record["label"]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"clean.classifiers `{config.name}`: line {number} of {config.labels} is no example"
@@ -117,7 +116,7 @@ def train_classifiers(
             good = np.array(known.has_label)
         else:
             texts, good = _texts_of_sources(documents, config, chosen, resources, workspace)
-        examples = examples_of(texts)
+        examples = Examples.of(texts).with_full_words()
         held_out = _every_fifth(good)
         weights, bias = examples.train(good, np.flatnonzero(~held_out), chosen.seed)
         scores = examples.scores(weights, bias, np.flatnonzero(held_out))
@@ -152,11 +151,6 @@ def _every_fifth(good: np.ndarray) -> np.ndarray:
         for of_class in (good, ~good):
             held_out[of_class] = np.arange(of_class.sum()) % 5 == 0
     return held_out
-
-
-def examples_of(texts: Sequence[np.ndarray]) -> Examples:
-    """Return the hashed features of texts, words and pairs of words at full weight, each row of length 1."""
-    return Examples.of(texts).with_full_words()
 
 
 def _read(name: str, path: str, read: Callable[[Path], Result]) -> Result:

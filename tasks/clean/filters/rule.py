@@ -55,24 +55,16 @@ class Rule:
     measure: Callable[[TextStatistics, float], float | str | None]
     at_least: bool = False
 
-    def failing_value(self, statistics: TextStatistics, limit: float) -> float | str | None:
-        """Return the measured value or reason where the document fails the rule; None where it passes."""
-        value = self.measure(statistics, limit)
-        if value is None or isinstance(value, str):
-            return value
-        return value if (value < limit if self.at_least else value > limit) else None
-
     def failures(self, measurements: Measurements, limit: float) -> Failures:
         """Return which of many documents fail."""
         rows, values, reasons = [], [], {}
         for row in np.flatnonzero(measurements.wanted).tolist():
             statistics = TextStatistics(measurements.texts.text(row), measurements.contexts.at(row))
-            value = self.failing_value(statistics, limit)
-            if value is None:
+            value = self.measure(statistics, limit)
+            if isinstance(value, str):
+                reasons[row], value = value, np.nan
+            elif value is None or not (value < limit if self.at_least else value > limit):
                 continue
             rows.append(row)
-            if isinstance(value, str):
-                reasons[row] = value
-                value = np.nan
             values.append(value)
         return Failures(np.array(rows, np.int64), np.array(values, np.float64), reasons)

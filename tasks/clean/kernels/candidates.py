@@ -17,21 +17,19 @@ LONGEST_GAP = 3
 
 _LEAST_TOKEN = 16
 _LEAST_SECRET, _MOST_SECRET = 8, 256
-_PREFIX = 3
 
 
-def _codes(words: str, size: int) -> np.ndarray:
-    return np.array([int.from_bytes(word.encode()[:size]) for word in words.split()], np.int64)
+def _codes(words: str) -> np.ndarray:
+    return np.array([int.from_bytes(word.encode()) for word in words.split()], np.int64)
 
 
 _TOKEN_PREFIXES = _codes(
     "AKI ASI ARO AID AGP ANP ABI ACC ghp gho ghu ghs ghr git glp xox xap sk- sk_ rk_ AIz ya2 GOC npm hf_ dop lin shp"
-    " pul rub pyp eyJ",
-    _PREFIX,
+    " pul rub pyp eyJ"
 )
 """The first three bytes of tokens (`tasks.clean.edits.secrets`)."""
 
-_ENDS_OF_NAMES = _codes("rd wd se rt ss ds et ts ey ys en ns al ls ve ha ne", 2)
+_ENDS_OF_NAMES = _codes("rd wd se rt ss ds et ts ey ys en ns al ls ve ha ne")
 """The last two letters of words for passwords and keys (`tasks.clean.edits.secrets`), and of their plurals."""
 
 _QUOTES = byte_set("\"'`*]")
@@ -164,7 +162,6 @@ def _is_other_number(data, first, digits, groups, sizes, separators, separator):
 
 @kernel
 def _two_digits(data, place):
-    """Return the number that two digits are."""
     return 10 * (np.int64(data[place]) - ord("0")) + np.int64(data[place + 1]) - ord("0")
 
 

@@ -7,7 +7,6 @@ same pass, by a hash table.
 """
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -282,24 +281,14 @@ class StopWords:
     """Stop words of all languages, as a hash table.
 
     `keys` and `numbers` are an open-addressed table, word's hash to its number; `lists` is (languages, words) in bits
-    of uint64; `longest` is the characters of the longest word.
+    of uint64, `rows` the row of each language in it; `longest` is the characters of the longest word.
     """
 
     keys: np.ndarray
     numbers: np.ndarray
     lists: np.ndarray
     rows: dict[str, int]
-    count: int
     longest: int
-
-    def seen(self, seen: np.ndarray, languages: Sequence[str | None]) -> np.ndarray:
-        """Return how many words of each text's language are marked in its row of `seen`; NaN where there is no list."""
-        rows = np.array([self.rows.get((code or "").partition("-")[0].lower(), -1) for code in languages], np.int64)
-        return np.where(rows < 0, np.nan, np.bitwise_count(self.lists[rows] & seen).sum(axis=1))
-
-    def max_seen(self, seen: np.ndarray) -> np.ndarray:
-        """Return how many words of the list that fits each text best are marked in its row of `seen`."""
-        return np.bitwise_count(self.lists[:, None, :] & seen[None]).sum(axis=2).max(axis=0).astype(np.float64)
 
 
 @functools.cache
@@ -324,7 +313,7 @@ def stop_words() -> StopWords:
                 slot = (slot + 1) & (size - 1)
             keys[slot], table[slot] = key, number
     rows = {language: row for row, language in enumerate(by_language)}
-    return StopWords(keys, table, lists, rows, len(numbers), max(map(len, numbers)))
+    return StopWords(keys, table, lists, rows, max(map(len, numbers)))
 
 
 def word_hash(word: str) -> int:

@@ -1,6 +1,5 @@
 """Tables of emoticons and stickers for the feature scan, and of characters that the scan may skip."""
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +43,6 @@ class EmoticonTables:
     kinds: npt.NDArray[np.uint8]
 
 
-@functools.cache
 def emoticon_tables(isolated: tuple[str, ...], anywhere: tuple[str, ...], stickers: tuple[str, ...]) -> EmoticonTables:
     """Build tables of emoticons that count between whitespace only, of those that count anywhere, and of stickers.
 
@@ -96,7 +94,6 @@ def _may_end_emoticon(byte):
     return is_blank or byte == ord(".") or byte == ord(",") or byte == ord("!") or byte == ord("?") or byte >= 0x80
 
 
-@functools.cache
 def skippable_characters(isolated: tuple[str, ...], anywhere: tuple[str, ...]) -> npt.NDArray[np.uint8]:
     """Return for each code point below 0x10000 where the scan may skip it, and what it is; 0 for nowhere.
 

@@ -106,12 +106,15 @@ class Measurements:
 
     def stop_words_seen(self, languages: Sequence[str | None]) -> np.ndarray:
         """Return how many distinct stop words of a language each text contains; NaN where there is no list for it."""
-        return stop_words().seen(self._counted[1], languages)
+        words = stop_words()
+        rows = np.array([words.rows.get((code or "").partition("-")[0].lower(), -1) for code in languages], np.int64)
+        return np.where(rows < 0, np.nan, np.bitwise_count(words.lists[rows] & self._counted[1]).sum(axis=1))
 
     @property
     def max_stop_words_seen(self) -> np.ndarray:
         """Return the largest `stop_words_seen` over all languages."""
-        return stop_words().max_seen(self._counted[1])
+        of_lists = stop_words().lists[:, None, :] & self._counted[1]
+        return np.bitwise_count(of_lists).sum(axis=2).max(axis=0).astype(np.float64)
 
     @functools.cached_property
     def structure(self) -> Structure:

@@ -12,13 +12,14 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import zstandard
 
 from tasks.sample.config import Source
-from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of, record_of_text
+from tasks.sample.readers.records import BadRecord, Record, decode_text, record_of_text, undecodable
 
 BLOCK_BYTES = 1 << 20
 
@@ -61,10 +62,6 @@ _BROWSER_CHARSETS = {
 """Labels for which browsers use a larger character set (WHATWG Encoding Standard, section 4.2), by Python's names."""
 
 
-class DamagedStream(Exception):
-    """Raised for a compressed stream that is truncated or damaged, after all intact blocks were yielded."""
-
-
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Missing bytes; what follows may begin in the middle of a record."""
@@ -80,14 +77,13 @@ class EnoughRead(Exception):
 class ReadingLimit:
     """How many bytes of a file may be read, after decompression, and how many were."""
 
-    most: int | None = None
-    """None for all of them."""
+    most: float = math.inf
     read: int = 0
 
     @property
     def left(self) -> float:
         """Bytes that may still be read."""
-        return math.inf if self.most is None else self.most - self.read
+        return self.most - self.read
 
     def take(self, size: int) -> None:
         """Count bytes that are read whole. Raises EnoughRead where they exceed the limit."""
@@ -110,10 +106,8 @@ class ReadingLimit:
 
 def until_enough(lines: "Iterable[Line | LostLine]") -> "Iterator[Line | LostLine]":
     """Yield lines, and end where enough was read: for readers that yield nothing before they saw all lines."""
-    try:
+    with suppress(EnoughRead):
         yield from lines
-    except EnoughRead:
-        return
 
 
 def most_unpacked(stored: int, source: Source) -> tuple[float, str]:
@@ -140,22 +134,11 @@ def within_limits(blocks: Iterable[bytes | Gap], source: Source, stored: Callabl
         yield block
 
 
-def byte_blocks(stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
-    """Yield blocks of `stream` after decompression (`gzip`, `zstd`, `bzip2` or None); `on_bytes` gets the stored bytes
-    consumed.
-
-    Raises DamagedStream if a compressed stream is damaged.
-    """
-    for block in blocks_and_gaps(stream, compression, on_bytes):
-        if isinstance(block, Gap):
-            raise DamagedStream(block.reason)
-        yield block
-
-
 def blocks_and_gaps(
     stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None], block_bytes: int = BLOCK_BYTES
 ) -> Iterator[bytes | Gap]:
-    """Yield blocks as `byte_blocks`, but a Gap for a damaged spot, after which reading continues if that is possible.
+    """Yield blocks of `stream` after decompression (`gzip`, `zstd`, `bzip2` or None), and a Gap for a damaged spot,
+    after which reading continues if that is possible; `on_bytes` gets the stored bytes consumed.
 
     `block_bytes` is the size of blocks that are not compressed."""
     if compression == "gzip":
@@ -363,7 +346,7 @@ def lines_of(blocks: Iterable[bytes | Gap], limit: int) -> Iterator[Line | LostL
         yield Line(number, byte, b"".join(pieces) if held <= limit else None, torn)
 
 
-def decode_page(number: int, begin: int, raw: bytes, declared: str | None = None) -> Record | BadRecord:
+def decode_page(number: int, begin: int, raw: bytes, declared: str | None) -> Record | BadRecord:
     """Return a page as a record: decoded as UTF-8 if it is valid, else by its byte order mark, the character set
     `declared` by the server, or its own declaration; a BadRecord if none of them fits."""
     found = decode_text(number, begin, raw)
@@ -377,9 +360,7 @@ def decode_page(number: int, begin: int, raw: bytes, declared: str | None = None
     try:
         text = raw.decode(charset)
     except UnicodeDecodeError as error:
-        bad = begin + error.start
-        excerpt = excerpt_of(raw[max(0, error.start - 60) :])
-        return BadRecord(number, bad, f"neither UTF-8 nor the declared {charset} at byte {bad}", excerpt)
+        return undecodable(number, begin, raw, error.start, f"neither UTF-8 nor the declared {charset}")
     return record_of_text(number, begin, text.removeprefix("\ufeff"))
 
 

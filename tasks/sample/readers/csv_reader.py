@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import Line, LostLine
 from tasks.sample.readers.jsonl_reader import record_of_fields
-from tasks.sample.readers.records import BadRecord, Record, excerpt_of, missing_column
+from tasks.sample.readers.records import BadRecord, Record, excerpt_of, missing_column, undecodable
 
 _LARGEST_FIELD = 2**31 - 1
 
@@ -120,8 +120,6 @@ def _record(row: _Row, names: list[str], source: Source) -> Record | BadRecord:
     try:
         row.raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        bad = row.byte + error.start
-        excerpt = excerpt_of(row.raw[max(0, error.start - 60) :])
-        return BadRecord(row.number, bad, f"invalid UTF-8 at byte {bad}", excerpt)
+        return undecodable(row.number, row.byte, row.raw, error.start, "invalid UTF-8")
     fields = dict(zip(names, row.cells, strict=True))
     return record_of_fields(row.number, row.byte, fields, source, row.raw, "column")

@@ -128,28 +128,24 @@ def utf8_blocks(blocks: Iterable[bytes | Gap], encoding: str) -> Iterator[bytes 
             continue
         waiting += block or b""
         while waiting:
+            gap = None
             try:
-                text, used = _decode_wide(waiting, encoding, is_last=block is None)
+                # The beginning of a character may remain at the end of a block.
+                decoder = codecs.getincrementaldecoder(encoding)()
+                text = decoder.decode(waiting, final=block is None)
+                used = len(waiting) - len(decoder.getstate()[0])
             except UnicodeDecodeError as error:
                 # What is before it decodes.
-                text = waiting[: error.start].decode(encoding)
-                yield text.removeprefix("\ufeff").encode() if is_first else text.encode()
-                yield Gap(f"not {encoding} at byte {place + error.start}")
-                used = max(error.end, error.start + width)
-            else:
-                yield text.removeprefix("\ufeff").encode() if is_first else text.encode()
-                if not used:
-                    break
+                text, used = waiting[: error.start].decode(encoding), max(error.end, error.start + width)
+                gap = Gap(f"not {encoding} at byte {place + error.start}")
+            yield text.removeprefix("\ufeff").encode() if is_first else text.encode()
+            if gap is not None:
+                yield gap
+            if not used:
+                break
             is_first = False
             place += used
             waiting = waiting[used:]
-
-
-def _decode_wide(raw: bytes, encoding: str, *, is_last: bool) -> tuple[str, int]:
-    """Return the text of what decodes of `raw`, and its bytes; the beginning of a character may remain."""
-    decoder = codecs.getincrementaldecoder(encoding)()
-    text = decoder.decode(raw, final=is_last)
-    return text, len(raw) - len(decoder.getstate()[0])
 
 
 def utf8_lines(lines: Iterable[Line | LostLine], encoding: str) -> Iterator[Line | LostLine]:

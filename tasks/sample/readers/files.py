@@ -112,7 +112,7 @@ def _streamed(file: InputFile, blocks: Iterator[bytes | Gap], source: Source, be
 
 def _records_of_lines(file: InputFile, lines: Iterator[Line | LostLine], source: Source, begin: int) -> Iterator[Found]:
     if file.format == "csv":
-        yield from csv_records(lines, source, begin, "\t" if ".tsv" in file.name.lower() else ",")
+        yield from csv_records(lines, source, begin, "\t" if ".tsv" in file.path.name.lower() else ",")
     elif source.thread is None:
         yield from json_records(lines, source, begin)
     else:

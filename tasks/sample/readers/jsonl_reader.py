@@ -36,7 +36,7 @@ def parse_line(line: Line, source: Source) -> Record | BadRecord:
     try:
         fields = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        return _parsed_slowly(line.number, line.byte, raw, source)
+        fields = None
     if type(fields) is dict:
         text = fields.get(source.text_field)
         if type(text) is str and text and not text.isspace():
@@ -46,12 +46,8 @@ def parse_line(line: Line, source: Source) -> Record | BadRecord:
             key = fields.get(source.id_field)
             if type(key) is int or (type(key) is str and key):
                 return Record(line.number, line.byte, text, str(key), url=url)
-    return _parsed_slowly(line.number, line.byte, raw, source)
-
-
-def _parsed_slowly(number: int, byte: int, raw: bytes, source: Source) -> Record | BadRecord:
-    fields = json_object(number, byte, raw)
-    return fields if isinstance(fields, BadRecord) else record_of_fields(number, byte, fields, source, raw)
+    fields = json_object(line.number, line.byte, raw)
+    return fields if isinstance(fields, BadRecord) else record_of_fields(line.number, line.byte, fields, source, raw)
 
 
 def json_object(number: int, byte: int, raw: bytes) -> dict[str, Any] | BadRecord:

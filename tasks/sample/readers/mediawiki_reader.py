@@ -73,8 +73,7 @@ def mediawiki_records(blocks: Iterable[bytes | Gap], source: Source) -> Iterator
 
 def _page(number: int, byte: int, raw: bytes, base: str) -> Found:
     # A damaged page without its end holds the beginning of the next one.
-    begin = raw.rfind(OPENING)
-    if begin > 0:
+    if raw.rfind(OPENING) > 0:
         return BadRecord(number, byte, "the page has no end", excerpt_of(raw[:400]))
     try:
         page = ElementTree.fromstring(raw)

@@ -359,10 +359,8 @@ def _header(stream: BinaryIO, begin: int) -> tuple[dict[int, Any], int]:
         compact = _Compact(raw)
         try:
             return compact.struct(), compact.at
-        except _NotCompact as error:
-            raise DamagedHeader(f"no page header at byte {begin}") from error
-        except (IndexError, RecursionError) as error:
-            if len(raw) < size or size >= _LONGEST_HEADER:
+        except (_NotCompact, IndexError, RecursionError) as error:
+            if isinstance(error, _NotCompact) or len(raw) < size or size >= _LONGEST_HEADER:
                 raise DamagedHeader(f"no page header at byte {begin}") from error
             size *= 8
 

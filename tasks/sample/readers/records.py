@@ -84,11 +84,13 @@ def decode_text(number: int, begin: int, raw: bytes) -> Record | BadRecord:
     try:
         text = raw[bom:].decode("utf-8") if bom else raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        bad = bom + error.start
-        return BadRecord(
-            number, begin + bad, f"invalid UTF-8 at byte {begin + bad}", excerpt_of(raw[max(0, bad - 60) :])
-        )
+        return undecodable(number, begin, raw, bom + error.start, "invalid UTF-8")
     return record_of_text(number, begin, text, begin + bom)
+
+
+def undecodable(number: int, begin: int, raw: bytes, at: int, reason: str) -> BadRecord:
+    """Return what is wrong with bytes that begin at byte `begin` of the file and do not decode at their byte `at`."""
+    return BadRecord(number, begin + at, f"{reason} at byte {begin + at}", excerpt_of(raw[max(0, at - 60) :]))
 
 
 def record_of_text(number: int, begin: int, text: str, text_begin: int | None = None) -> Record | BadRecord:

@@ -67,10 +67,6 @@ class _Window:
         self.position += size
         return True
 
-    def skip_line_ends(self) -> None:
-        while self.fill(1) and self.held[0] in b"\r\n":
-            self.drop(1)
-
     def seek_header(self) -> bool:
         """Skip bytes up to the next header; return False if there is none."""
         while True:
@@ -100,7 +96,8 @@ def warc_records(blocks: Iterator[bytes | Gap], source: Source) -> Iterator[Foun
 
 def _between_gaps(window: _Window, source: Source, number: int) -> Iterator[Found]:
     while True:
-        window.skip_line_ends()
+        while window.fill(1) and window.held[0] in b"\r\n":
+            window.drop(1)
         if not window.fill(1):
             return
         begin = window.position

@@ -67,17 +67,17 @@ def parent(root, *parts: pa.Table):
 def test_an_empty_list_of_edits_means_none():
     context = DocumentContext("html", "en")
     page = f"<html><body><article><p>{PROSE}</p></article></body></html>"
-    assert Chain.of(CleanConfig(edits=(), rules=()), "gopher").clean(page, context).text == page
-    named = Chain.of(CleanConfig(edits=("nfc",), rules=()), "gopher").clean(page, context)
-    assert named.text == PROSE
+    assert Chain.of(CleanConfig(edits=(), rules=()), "gopher").clean(page, context)[0] == page
+    named = Chain.of(CleanConfig(edits=("nfc",), rules=()), "gopher")
+    assert named.clean(page, context)[0] == PROSE
     kept = CleanConfig(edits=("nfc",), rules=(), without=("html_to_text",))
-    assert Chain.of(kept, "gopher").clean(page, context).text == page
+    assert Chain.of(kept, "gopher").clean(page, context)[0] == page
 
 
 def test_an_empty_list_of_rules_means_none():
     context = DocumentContext("text", "en")
-    assert Chain.of(CleanConfig(), "gopher").clean("two words", context).dropped.rule == "gopher_words_min"
-    assert Chain.of(CleanConfig(rules=()), "gopher").clean("two words", context).dropped is None
+    assert Chain.of(CleanConfig(), "gopher").clean("two words", context)[1].names == ["gopher_words_min"]
+    assert Chain.of(CleanConfig(rules=()), "gopher").clean("two words", context)[1].is_kept.all()
 
 
 def test_kept_edited_and_dropped_documents_have_their_ledger_rows():
@@ -129,15 +129,15 @@ def test_nothing_left_is_dropped_as_empty():
 
 def test_limits_additions_and_omissions():
     context = DocumentContext("text", "en")
+    longer = Chain.of(CleanConfig(limits={"gopher_words_min": 1000}), "gopher")
+    assert longer.clean(PROSE, context)[1].limits == [1000]
+    with_rule = Chain.of(CleanConfig(add=("c4_curly_bracket",)), "gopher")
+    assert with_rule.clean(PROSE + "{", context)[1].values == [1]
+    fewer = Chain.of(CleanConfig(without=("gopher_words_min", "gopher_stop_words")), "gopher")
+    assert fewer.clean("one", context)[1].is_kept.all()
     assert (
-        Chain.of(CleanConfig(limits={"gopher_words_min": 1000}), "gopher").clean(PROSE, context).dropped.limit == 1000
+        Chain.of(CleanConfig(emoji="keep", preset="minimal"), "gopher").clean(PROSE + " 🙂 :-)", context)[1].edits == {}
     )
-    assert Chain.of(CleanConfig(add=("c4_curly_bracket",)), "gopher").clean(PROSE + "{", context).dropped.value == 1
-    assert (
-        Chain.of(CleanConfig(without=("gopher_words_min", "gopher_stop_words")), "gopher").clean("one", context).dropped
-        is None
-    )
-    assert Chain.of(CleanConfig(emoji="keep", preset="minimal"), "gopher").clean(PROSE + " 🙂 :-)", context).edits == ()
 
 
 @pytest.mark.parametrize(
@@ -178,24 +178,24 @@ def test_a_wiped_out_source_stops_the_stage(tmp_path):
 def test_a_recipe_may_give_the_order_and_the_limits_of_edits():
     context = DocumentContext("text", "en")
     repeated = "a line\n" * 4 + PROSE
-    assert Chain.of(CleanConfig(), "gopher").clean(repeated, context).text == "a line\n" + PROSE
-    assert Chain.of(CleanConfig(limits={"repeated_lines": 6}), "gopher").clean(repeated, context).edits == ()
+    assert Chain.of(CleanConfig(), "gopher").clean(repeated, context)[0] == "a line\n" + PROSE
+    assert Chain.of(CleanConfig(limits={"repeated_lines": 6}), "gopher").clean(repeated, context)[1].edits == {}
     masked_first = Chain.of(CleanConfig(edits=("email", "entities"), rules=()), "gopher")
-    assert masked_first.clean("jo&#64;mill.org", context).text == "jo@mill.org"
+    assert masked_first.clean("jo&#64;mill.org", context)[0] == "jo@mill.org"
     undone_first = Chain.of(CleanConfig(edits=("entities", "email"), rules=()), "gopher")
-    assert undone_first.clean("jo&#64;mill.org", context).text == "<email>"
+    assert undone_first.clean("jo&#64;mill.org", context)[0] == "<email>"
     rules = ("gopher_stop_words", "gopher_words_min")
-    assert Chain.of(CleanConfig(rules=rules), "gopher").clean("xyzzy", context).dropped.rule == rules[0]
-    assert Chain.of(CleanConfig(rules=rules[::-1]), "gopher").clean("xyzzy", context).dropped.rule == rules[1]
+    assert Chain.of(CleanConfig(rules=rules), "gopher").clean("xyzzy", context)[1].names == [rules[0]]
+    assert Chain.of(CleanConfig(rules=rules[::-1]), "gopher").clean("xyzzy", context)[1].names == [rules[1]]
 
 
 def test_fineweb_looks_at_lines():
     context = DocumentContext("text", "en")
     chain = Chain.of(CleanConfig(preset="fineweb", without=("c4_short_lines",)), "fineweb")
-    assert chain.clean(PROSE, context).dropped is None
+    assert chain.clean(PROSE, context)[1].is_kept.all()
     listing = "\n".join(f"The house of the {word} and its garden" for word in PROSE.split()[:40])
     only_lines = CleanConfig(rules=("fineweb_finished_lines",))
-    assert Chain.of(only_lines, "fineweb").clean(listing, context).dropped.value == 0
+    assert Chain.of(only_lines, "fineweb").clean(listing, context)[1].values == [0]
 
 
 def test_word_lists_are_the_users(tmp_path):
@@ -204,11 +204,11 @@ def test_word_lists_are_the_users(tmp_path):
     resources, digests = read_user_resources(CleanConfig(word_lists=lists))
     assert set(digests) == {"words trades"}
     chain = Chain.of(CleanConfig(preset="minimal", word_lists=lists), "minimal", resources)
-    dropped = chain.clean(PROSE, DocumentContext("text", "en")).dropped
-    assert dropped.rule == "words_trades"
-    assert dropped.value == pytest.approx(2 / len(PROSE.split()))
-    assert chain.clean("The miller slept.", DocumentContext("text", "en")).dropped is None
-    assert chain.clean("在磨坊里", DocumentContext("text", "zh")).dropped.rule == "words_trades"
+    _, verdicts = chain.clean(PROSE, DocumentContext("text", "en"))
+    assert verdicts.names == ["words_trades"]
+    assert verdicts.values == pytest.approx([2 / len(PROSE.split())])
+    assert chain.clean("The miller slept.", DocumentContext("text", "en"))[1].is_kept.all()
+    assert chain.clean("在磨坊里", DocumentContext("text", "zh"))[1].names == ["words_trades"]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):

@@ -14,8 +14,8 @@ from model.errors import InputError
 from tasks.clean.chain import Chain
 from tasks.clean.config import ClassifierConfig, CleanConfig
 from tasks.clean.document import DocumentContext
-from tasks.clean.filters.classifier import examples_of
 from tasks.clean.filters.fasttext_model import HIERARCHICAL, ONE_AGAINST_ALL, SOFTMAX, read_fasttext, tree_paths
+from tasks.clean.filters.quality import Examples
 from tasks.clean.filters.quality_features import DIMENSIONS
 from tasks.clean.stage import build_clean, read_user_resources
 
@@ -160,11 +160,11 @@ def test_a_document_on_the_wrong_side_of_the_limit_is_dropped(model_file):
     resources, digests = read_user_resources(config)
     assert set(digests) == {"classifier toxicity", "classifier quality"}
     chain = Chain.of(config, "minimal", resources)
-    dropped = chain.clean("vile vile", DocumentContext("text", "en")).dropped
-    assert (dropped.rule, dropped.limit) == ("classifier_toxicity", 0.6)
-    assert dropped.value == pytest.approx(math.exp(4 / 3) / (1 + math.exp(4 / 3)))
-    assert chain.clean("kind vile", DocumentContext("text", "en")).dropped.rule == "classifier_quality"
-    assert chain.clean("kind kind", DocumentContext("text", "en")).dropped is None
+    _, verdicts = chain.clean("vile vile", DocumentContext("text", "en"))
+    assert (verdicts.names, verdicts.limits) == (["classifier_toxicity"], [0.6])
+    assert verdicts.values == pytest.approx([math.exp(4 / 3) / (1 + math.exp(4 / 3))])
+    assert chain.clean("kind vile", DocumentContext("text", "en"))[1].names == ["classifier_quality"]
+    assert chain.clean("kind kind", DocumentContext("text", "en"))[1].is_kept.all()
 
 
 def test_the_content_of_the_file_is_in_the_identity_and_a_missing_label_is_named(tmp_path, model_file):
@@ -183,7 +183,7 @@ def test_the_content_of_the_file_is_in_the_identity_and_a_missing_label_is_named
 
 def test_a_linear_model_scores_by_its_weights(tmp_path):
     weights = np.zeros(DIMENSIONS, np.float32)
-    examples = examples_of([raw("vile")])
+    examples = Examples.of([raw("vile")]).with_full_words()
     weights[examples.features] = 1
     save_file({"weight": weights, "bias": np.array([-1.0], np.float32)}, tmp_path / "linear.safetensors")
     chosen = ClassifierConfig(name="t", path=str(tmp_path / "linear.safetensors"), label="x", limit=0.5)

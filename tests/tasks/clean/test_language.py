@@ -1,11 +1,12 @@
 """Languages are identified offline, with a confidence over the whole text."""
 
+import numpy as np
 import pytest
 
-from tasks.clean.batch import Texts
+from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.chain import Chain
 from tasks.clean.config import CleanConfig
-from tasks.clean.document import DocumentContext
+from tasks.clean.document import DocumentContext, Verdicts
 from tasks.clean.filters.language import identify_languages, language_model
 from tests.tasks.clean.references import identify_language
 
@@ -35,34 +36,42 @@ def test_windows_cover_a_long_text_to_its_end():
 
 def test_documents_of_other_languages_are_dropped_by_name():
     chain = Chain.of(CleanConfig(preset="minimal", languages=("en", "ru")), "minimal")
-    assert chain.clean(TEXTS["en"], DocumentContext()).dropped is None
-    dropped = chain.clean(TEXTS["it"], DocumentContext(language="en")).dropped  # the source's hint does not save it
-    assert (dropped.rule, dropped.evidence) == ("language", "it")
+    assert chain.clean(TEXTS["en"], DocumentContext())[1].is_kept.all()
+    _, verdicts = chain.clean(TEXTS["it"], DocumentContext(language="en"))  # the source's hint does not save it
+    assert (verdicts.names, verdicts.evidence) == (["language"], {0: "it"})
 
 
 def test_a_text_of_many_languages_fails_the_confidence_of_fineweb():
     chain = Chain.of(CleanConfig(rules=("language_confidence",)), "fineweb")
     mixed = (TEXTS["en"] * 6, TEXTS["it"] * 6, TEXTS["zh"] * 6, TEXTS["ru"] * 4)
-    dropped = chain.clean("\n".join(mixed), DocumentContext()).dropped
-    assert (dropped.rule, dropped.limit) == ("language_confidence", 0.65)
-    assert dropped.value < 0.65
+    _, verdicts = chain.clean("\n".join(mixed), DocumentContext())
+    assert (verdicts.names, verdicts.limits) == (["language_confidence"], [0.65])
+    assert verdicts.values < 0.65
+
+
+def cleaned(chain, text):
+    """Return (language, confidence) of a document as it is cleaned, and whether it is kept."""
+    contexts, verdicts = BatchContext.of(DocumentContext(), identify_unknown=True), Verdicts(1)
+    chain.clean_many(Texts.of([text]), contexts, np.zeros(1, np.int64), verdicts)
+    return contexts.identified_language(0), verdicts.is_kept[0]
 
 
 def test_an_identified_language_names_the_emoji():
     chain = Chain.of(CleanConfig(preset="minimal", add=("emoji",)), "minimal")
-    assert chain.clean(TEXTS["it"] + "❤️", DocumentContext()).text.endswith("cuore rosso")
-    assert chain.clean(TEXTS["en"] + "❤️", DocumentContext()).language[0] == "en"
+    assert chain.clean(TEXTS["it"] + "❤️", DocumentContext())[0].endswith("cuore rosso")
+    language, _ = cleaned(chain, TEXTS["en"] + "❤️")
+    assert language[0] == "en"
 
 
 def test_rules_see_the_language_of_the_edited_text():
     """Text that an edit removed, or an emoticon replaced by its name before, must not count."""
     chain = Chain.of(CleanConfig(preset="fineweb", rules=("language_confidence",)), "fineweb")
     short_lines = "\n".join(TEXTS["it"].split()) + "\n"
-    with_face = chain.clean(f"{short_lines * 4}{TEXTS['en'] * 4} :-)", DocumentContext())
-    without = chain.clean(f"{short_lines * 4}{TEXTS['en'] * 4}", DocumentContext())
-    assert with_face.dropped is None
-    assert without.language[0] == with_face.language[0] == "en"
-    assert with_face.language[1] == pytest.approx(without.language[1], abs=0.05)
+    with_face, is_kept = cleaned(chain, f"{short_lines * 4}{TEXTS['en'] * 4} :-)")
+    without, _ = cleaned(chain, f"{short_lines * 4}{TEXTS['en'] * 4}")
+    assert is_kept
+    assert without[0] == with_face[0] == "en"
+    assert with_face[1] == pytest.approx(without[1], abs=0.05)
 
 
 def test_a_document_among_others_is_identified_as_alone():

@@ -1,5 +1,7 @@
 """Edits of many texts at once: in Python or by a kernel, each text becomes what it becomes alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.document import DocumentContext
-from tasks.clean.edits.registry import EDIT_REGISTRY, edit_of
+from tasks.clean.edits.registry import EDIT_REGISTRY
 from tasks.clean.edits.unicode_repair import remove_invisible
 from tasks.clean.kernels.prefilter import LINE_FEATURES, REPEATED_LINE
 from tests.tasks.clean.references import count_words
@@ -28,7 +30,8 @@ def contexts(count):
 
 def edited(name, texts, limit=None):
     together = Texts.of(texts)
-    changed = edit_of(name, limit).apply_to_many(together, contexts(len(texts)), np.arange(len(texts)))
+    edit = replace(EDIT_REGISTRY[name], limit=limit)
+    changed = edit.apply_to_many(together, contexts(len(texts)), np.arange(len(texts)))
     after = [together.text(row) for row in range(len(texts))]
     assert [bytes(together.raw(row)).decode() for row in range(len(texts))] == after
     assert sorted(changed.tolist()) == [row for row, text in enumerate(texts) if text != after[row]]
@@ -60,9 +63,9 @@ def test_texts_that_the_kernel_leaves_to_python_are_edited_too():
 
 def test_only_the_given_rows_change():
     texts = Texts.of(["a\u200bb", "c\u200bd", "e@f.org"])
-    changed = edit_of("control_characters", None).apply_to_many(texts, contexts(3), np.array([1]))
+    changed = EDIT_REGISTRY["control_characters"].apply_to_many(texts, contexts(3), np.array([1]))
     assert changed.tolist() == [1]
-    assert edit_of("email", None).apply_to_many(texts, contexts(3), np.array([0, 2])).tolist() == [2]
+    assert EDIT_REGISTRY["email"].apply_to_many(texts, contexts(3), np.array([0, 2])).tolist() == [2]
     assert [texts.text(row) for row in range(3)] == ["a\u200bb", "cd", "<email>"]
 
 

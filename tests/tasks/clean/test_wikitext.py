@@ -135,11 +135,11 @@ def test_wikitext_is_recognised_by_its_structure_alone():
 @pytest.mark.parametrize("kind", ["text", "wikitext"])
 def test_the_chain_converts_recognised_texts_and_documents_of_the_kind(kind):
     chain = Chain.of(CleanConfig(), "minimal")
-    outcome = chain.clean(PAGE, DocumentContext(kind, "en"))
-    assert outcome.text == "Bonn is a city on the river Rhine.\n\nHistory\n\nIt is old."
-    assert outcome.edits == ("wikitext",)
+    text, verdicts = chain.clean(PAGE, DocumentContext(kind, "en"))
+    assert text == "Bonn is a city on the river Rhine.\n\nHistory\n\nIt is old."
+    assert verdicts.edits == {0: ["wikitext"]}
     # A document of the kind needs no flag of the scan.
-    assert chain.clean("''a''", DocumentContext(kind, "en")).text == ("a" if kind == "wikitext" else "''a''")
+    assert chain.clean("''a''", DocumentContext(kind, "en"))[0] == ("a" if kind == "wikitext" else "''a''")
 
 
 @pytest.mark.skipif(not WIKI.exists(), reason="needs the real corpora")

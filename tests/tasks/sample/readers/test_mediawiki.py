@@ -6,7 +6,7 @@ import io
 import pytest
 
 from tasks.sample.config import Source
-from tasks.sample.readers.byte_stream import DamagedStream, Gap, blocks_and_gaps, byte_blocks
+from tasks.sample.readers.byte_stream import Gap, blocks_and_gaps
 from tasks.sample.readers.mediawiki_reader import mediawiki_records
 from tasks.sample.readers.records import BadRecord, Record, Skipped
 
@@ -81,18 +81,17 @@ def test_a_document_type_is_never_read():
 
 
 def unpack(raw):
-    return b"".join(byte_blocks(io.BytesIO(raw), "bzip2", lambda count: None))
+    return list(blocks_and_gaps(io.BytesIO(raw), "bzip2", lambda count: None))
 
 
 def test_bzip2_of_several_streams_is_read_and_damage_is_named():
     text = b"".join(f"line {number}\n".encode() for number in range(200_000))
     whole = bz2.compress(text[:1_000_000]) + bz2.compress(text[1_000_000:])
-    assert unpack(whole) == text
-    with pytest.raises(DamagedStream, match="bzip2 stream ends early"):
-        unpack(whole[:-10])
+    assert b"".join(unpack(whole)) == text
+    assert unpack(whole[:-10])[-1] == Gap("bzip2 stream ends early")
     first = bz2.compress(text[:1_000_000])
     broken = bytearray(first + bz2.compress(text[1_000_000:]))
     broken[len(first) // 2] ^= 0xFF
-    found = list(blocks_and_gaps(io.BytesIO(bytes(broken)), "bzip2", lambda count: None))
+    found = unpack(bytes(broken))
     assert any(isinstance(block, Gap) and block.reason.startswith("damaged bzip2 data") for block in found)
     assert b"".join(block for block in found if isinstance(block, bytes)).endswith(text[1_000_000:])
