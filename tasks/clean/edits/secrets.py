@@ -72,8 +72,10 @@ def mask_secrets(text: str, _context: DocumentContext) -> str:
     done = 0
     for begin, _ in secrets_in(text):
         start, stop = _secret_at(text, begin) if begin >= done else (0, 0)
-        if stop:
-            pieces += (text[done:start], "<secret>")
+        if stop > done:
+            # The password of an address may be a token, which is replaced already.
+            if start >= done:
+                pieces += (text[done:start], "<secret>")
             done = stop
     return "".join((*pieces, text[done:])) if done else text
 

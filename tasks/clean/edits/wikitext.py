@@ -47,7 +47,7 @@ _TOKEN = re.compile(
 _FILES = frozenset(
     ("file", "image", "media", "datei", "bild", "fichier", "archivo", "imagen", "immagine", "ficheiro", "imagem",
      "plik", "grafika", "bestand", "afbeelding", "fil", "soubor", "файл", "изображение", "зображення", "文件",
-     "图像", "檔案", "圖像", "文件", "ファイル", "画像", "파일", "그림", "dosya", "resim", "berkas", "tiedosto",
+     "图像", "檔案", "圖像", "ファイル", "画像", "파일", "그림", "dosya", "resim", "berkas", "tiedosto",
      "kuva", "ملف", "صورة", "پرونده", "קובץ", "αρχείο", "kép", "fájl", "fișier", "imagine", "tập_tin", "hình",
      "चित्र", "ไฟล์")
 )  # fmt: skip

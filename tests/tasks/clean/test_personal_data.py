@@ -485,6 +485,8 @@ def test_an_iban_ends_before_the_next_word():
     [
         ('{"password": "Tr0ub4dor&3x"}', '{"password": "<secret>"}'),
         ("mysql://root:hunter2!@db.example.org/x", "mysql://<secret>@db.example.org/x"),
+        (f"https://bob:ghp_{'aB3' * 12}@git.example.org/x", "https://bob:<secret>@git.example.org/x"),
+        (f"https://bob:ghp_{'aB3' * 12}.more@git.example.org/x", "https://bob:<secret>@git.example.org/x"),
         ("export AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY0", "export AWS_SECRET_ACCESS_KEY=<secret>"),
         ("key AKIAIOSFODNN7EXAMPLE.", "key <secret>."),
         ("password = get_password(1)", "password = get_password(1)"),
