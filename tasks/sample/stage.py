@@ -38,7 +38,7 @@ SAMPLE = Stage(
 )
 
 UNREADABLE = "unreadable"
-"""Prefix of the text that replaces the digest of an unreadable file; the reason follows."""
+"""Prefix of the text that replaces the digest of an unreadable file, as of `why_unreadable`; the reason follows."""
 
 
 def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFiles] | None = None) -> Artifact:
@@ -119,4 +119,4 @@ def _digest(file: InputFile) -> str:
     if file.content is not None:
         return file.content.digest
     # Once it becomes readable, or a file, it is another input.
-    return f"{UNREADABLE}: {file.no_file or file.unreadable}"
+    return f"{UNREADABLE}: {file.no_file}" if file.no_file else file.unreadable
