@@ -19,8 +19,7 @@ from scipy.optimize import least_squares
 from flows.experiments.studies import ReportFiles, write_report
 from flows.experiments.trials import RunResult
 from flows.metrics.statistics import Interval, t_975
-from flows.reports.charts import figure as charts
-from flows.reports.charts.figure import Figure, Trace, axis, points
+from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, figure, points
 from flows.reports.document import Chart, Document, Section, Table, Tile
 
 HUBER = 0.01
@@ -304,6 +303,4 @@ def law_figure(found: Ladder) -> Figure | None:
         marks = {"name": "measured", "marker": {"symbol": "x"}}
         data.append(points("series2", [held_back] * len(later), later, "%{y:.4f}", **marks))
     across = axis("weights in blocks", type="log")
-    return charts.figure(
-        data, 360, legend=charts.LEGEND, xaxis=across, yaxis=axis(found["measure"]), hovermode="closest"
-    )
+    return figure(data, 360, legend=LEGEND, xaxis=across, yaxis=axis(found["measure"]), hovermode="closest")

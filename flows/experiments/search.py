@@ -26,7 +26,6 @@ from flows.experiments.samplers import format_settings
 from flows.experiments.search_config import ObjectiveConfig, read_search
 from flows.experiments.search_report import SearchFound, write_results
 from flows.experiments.study import Study, StudyRequest
-from flows.experiments.trial_log import State as TrialState
 from flows.experiments.trial_log import Stop, Trial, TrialResult, failed_result
 from flows.experiments.trials import TrialWatcher, built_stages, run_pipeline
 from flows.metrics.run_metrics import score_rows
@@ -177,21 +176,13 @@ class TrialSegment:
     objective: ObjectiveConfig
 
 
-STATES: dict[TrialState, str] = {
-    "paused": "COMPLETED",
-    "complete": "COMPLETED",
-    "diverged": "FAILED",
-    "failed": "FAILED",
-}
-"""Prefect's state types by state of a trial."""
-
-
 @task(name="trial", task_run_name="trial {segment.number}, rung {segment.rung}", persist_result=False)
 def train_trial(segment: TrialSegment, root: Path, watcher: ProgressListener) -> State:
     """Train a trial to a rung or to its end."""
     result = run_segment(segment, root, watcher)
     get_run_logger().info("trial %d: %s, %s", result.number, result.state, result.summary)
-    return State(type=STATES[result.state], name=result.state.capitalize(), message=result.summary, data=result)  # pyright: ignore[reportArgumentType]
+    kind = "COMPLETED" if result.state in ("paused", "complete") else "FAILED"
+    return State(type=kind, name=result.state.capitalize(), message=result.summary, data=result)  # pyright: ignore[reportArgumentType]
 
 
 def run_segment(segment: TrialSegment, root: Path, watcher: ProgressListener) -> TrialResult:
@@ -224,12 +215,9 @@ def run_segment(segment: TrialSegment, root: Path, watcher: ProgressListener) ->
 
 def objective_value(scores: Artifact, objective: ObjectiveConfig) -> tuple[float, float | None]:
     """Return the objective's value and standard error; InputError where the evaluation has no such figure."""
-    rows = score_rows(scores)
+    rows, asked = score_rows(scores), (objective.shots, objective.subset)
     for row in rows:
-        of_item = row["task"].startswith("heldout/") or (row["shots"], row["subset"]) == (
-            objective.shots,
-            objective.subset,
-        )
+        of_item = row["task"].startswith("heldout/") or (row["shots"], row["subset"]) == asked
         if (row["task"], row["metric"]) == (objective.task, objective.metric) and of_item and row["value"] is not None:
             return row["value"], row["stderr"]
     known = sorted({f"{row['metric']} of {row['task']}" for row in rows if row["value"] is not None})

@@ -166,10 +166,8 @@ def run_variants(
     for (change, seed), variant in variants.items():
         raise_if_interrupted()
         name = f"{change} {seed}"
-        ids = [
-            run_ids.setdefault(one, new_run_id())
-            for one in (name, *([f"{name}, then"] if variant.second_recipe else []))
-        ]
+        names = (name, f"{name}, then") if variant.second_recipe else (name,)
+        ids = [run_ids.setdefault(one, new_run_id()) for one in names]
         write_sealed(known, run_ids)
         state = run_variant(change, seed, variant, root, ids, TrialWatcher(name, listener, stop))
         result = state.result(raise_on_failure=False) if isinstance(state, State) else state
@@ -213,8 +211,6 @@ PER_TOKEN = re.compile("perplexity|accuracy|per_token")
 
 LOSS, SPEED = "training loss", "tokens a second"
 
-ITEM_SCORES = "item_scores"
-
 
 def read_result(record: RunData) -> RunResult:
     """Return the metrics of a completed run."""
@@ -253,8 +249,7 @@ def _add_scores(scores: Artifact, found: RunResult) -> None:
             found.of_heldout[name] = row["metric"]
             if row["metric"].endswith("accuracy"):
                 found.higher.add(name)
-    of_items = rows_of(scores.table(ITEM_SCORES), ItemScoreRow)
-    for row in of_items:
+    for row in rows_of(scores.table("item_scores"), ItemScoreRow):
         name = f"{row['task']} {row['metric']}, {format_shots(row['shots'])}"
         found.items.setdefault(name, {})[row["item_id"]] = row["value"]
     for name, items in found.items.items():

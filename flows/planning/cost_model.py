@@ -345,11 +345,6 @@ def effective_tokens(unique: float, epochs: float) -> float:
     return unique * (1 + REPETITION_DECAY * (1 - math.exp(-repetitions / REPETITION_DECAY)))
 
 
-def optimal_parameters_for_tokens(tokens: float) -> float:
-    """Return the parameters of the compute-optimal model for that many (effective) tokens."""
-    return tokens / TOKENS_PER_PARAMETER
-
-
 def _known(value: float | None) -> float:
     assert value is not None, "the training must be solved first"
     return value

@@ -107,7 +107,7 @@ def run_pilot(recipe: Recipe, root: Path, share: float, watcher: ProgressListene
     # Nothing is held out: how much a run holds out follows from the recipe's limits, not from a pilot.
     small = recipe.model_copy(
         update={
-            "sample": pilot_sample(recipe.sample, listings, shares),
+            "sample": pilot_sample(recipe.sample, shares),
             "decontaminate": recipe.decontaminate.model_copy(update={"heldout_share": 0.0}),
         }
     )
@@ -209,14 +209,13 @@ def pilot_shares(recipe: Recipe, listings: list[SourceFiles], share: float) -> d
     return shares
 
 
-def pilot_sample(config: SampleConfig, listings: list[SourceFiles], shares: Mapping[str, PilotShare]) -> SampleConfig:
+def pilot_sample(config: SampleConfig, shares: Mapping[str, PilotShare]) -> SampleConfig:
     """Return the sample stage's settings that select each source at its share in the pilot.
 
     The stage selects weight x budget tokens of a source; here a token is a byte, the budget is the pilot's bytes, and
     a source's weight is its share of them.
     """
-    wanted = {listing.source.name: shares[listing.source.name] for listing in listings}
-    kept = {name: share.of_all * max(1, share.text_bytes) for name, share in wanted.items()}
+    kept = {name: share.of_all * max(1, share.text_bytes) for name, share in shares.items()}
     budget = sum(kept.values())
     sources = tuple(
         source.model_copy(update={"weight": kept[source.name] / budget, "tokens": None}) for source in config.sources

@@ -16,13 +16,13 @@ from flows.planning.calculator import PlanOptions, estimate_training, estimate_w
 from flows.planning.cost_model import (
     GOOD_EPOCHS,
     THIS,
+    TOKENS_PER_PARAMETER,
     Accelerator,
     Shape,
     Training,
     effective_tokens,
     network_of,
     optimal_parameters_for_flops,
-    optimal_parameters_for_tokens,
     solve,
 )
 from flows.planning.estimate import SourceEstimate, estimate_sources, total
@@ -337,7 +337,7 @@ def _optimal_size_for_data(recipe: Recipe, mixture: MixtureEstimate, days: float
         "unique_tokens": unique,
         "epochs": epochs,
         "effective_tokens": effective,
-        "parameters_by_data": optimal_parameters_for_tokens(effective),
+        "parameters_by_data": effective / TOKENS_PER_PARAMETER,
         "read_tokens": unique * epochs,
         "days": days,
         "days_for_data": None,
