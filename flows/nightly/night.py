@@ -20,7 +20,7 @@ from flows.recipe.schema import Recipe
 from flows.recipe.stages import StageLimitReached
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.model_registry import Promotion, promote
-from flows.runs.record import RunData
+from flows.runs.record import RunData, write_recipe
 from model.errors import GuardError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import ChunkResult, EvaluateResult
@@ -181,16 +181,13 @@ def _blocked(tonight: NightlyContext, why: str, verdict: Verdict) -> PromotionBl
 
 def _check_enough(documents: Artifact, recipe: Recipe, least: int | None) -> None:
     left = documents.report.total().bytes_out
-    batch = BYTES_PER_TOKEN * recipe.train.batch_rows * recipe.chunk.row_length
-    needed = batch if least is None else least
+    needed = BYTES_PER_TOKEN * recipe.train.batch_rows * recipe.chunk.row_length if least is None else least
     if left < needed:
         raise NotEnoughData(left, needed)
 
 
 def _without_exhausted_sources(folder: Path, inputs: tuple[Any, ...], recipe: Recipe) -> tuple[Any, ...]:
     """Return chunk's inputs with weight 0 for sources without remaining new text; update the run's recipe too."""
-    from flows.runs.record import write_recipe
-
     documents, *rest, config = inputs
     left = documents.report.sources
     weights = {
@@ -213,8 +210,6 @@ def _count(night: Night, artifacts: dict[str, Artifact]) -> None:
     night.unique_tokens = {source: line["tokens"] for source, line in packed.mixture.items()}
 
 
-DOCUMENT_SCORES, ITEM_SCORES = "document_scores", "item_scores"
-
 MAX_SHOWN = 3
 
 
@@ -226,8 +221,8 @@ def judge(after: Artifact, before: Artifact | None, config: NightlyConfig) -> Ve
     """Compare the evaluation of a nightly run with that of the current model."""
     if before is None:
         return Verdict((), ())
-    bits = bits_regressions(after.table(DOCUMENT_SCORES), before.table(DOCUMENT_SCORES))
-    scores = score_regressions(after.table(ITEM_SCORES), before.table(ITEM_SCORES))
+    bits = bits_regressions(after.table("document_scores"), before.table("document_scores"))
+    scores = score_regressions(after.table("item_scores"), before.table("item_scores"))
     figures = (*bits, *scores)
     allowed = [config.max_rise] * len(bits) + [config.max_fall] * len(scores)
     beyond = holm_significant([one.chance for one in figures], config.level)

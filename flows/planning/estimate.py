@@ -64,21 +64,15 @@ class SourceEstimate:
 
 def estimate_sources(pilot: Pilot, config: DecontaminateConfig) -> dict[str, SourceEstimate]:
     """Return the estimate of each source; `config` determines how much is held out."""
-    ids = _source_rows(pilot.artifacts["sample"])
+    ids: dict[str, list[bytes]] = {}
+    for doc_id, source in _sources(pilot.artifacts["sample"]):
+        ids.setdefault(source, []).append(doc_id)
     after = {stage: _bytes_by_document(pilot.artifacts[stage]) for stage in DOCUMENT_STAGES}
     tokens = _tokens_by_document(pilot.artifacts["chunk"])
     copies = _seen_copies(pilot)
     return {
         name: _estimate(name, pilot, ids.get(name, []), after, tokens, copies[name], config) for name in pilot.shares
     }
-
-
-def _source_rows(sample: Artifact) -> dict[str, list[bytes]]:
-    """Return the ids of each source's documents in the pilot."""
-    found: dict[str, list[bytes]] = {}
-    for doc_id, source in _sources(sample):
-        found.setdefault(source, []).append(doc_id)
-    return found
 
 
 def _sources(artifact: Artifact) -> Iterable[tuple[bytes, str]]:

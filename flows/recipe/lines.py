@@ -77,7 +77,7 @@ class RecipeText:
         while above:
             above = above[:-1]
             for one in _spellings(above, raw):
-                if one and _is_set(one, raw):
+                if _is_set(one, raw):
                     return f"line {line_of(self.text, one)}"
         return "line 1"
 

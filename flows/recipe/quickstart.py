@@ -80,7 +80,9 @@ class Installation:
 
     def readmes(self) -> list[Path]:
         """Return the METADATA files of installed packages, which end in their README."""
-        return _of_others(self.site_packages.glob("*.dist-info/METADATA"))
+        found = self.site_packages.glob("*.dist-info/METADATA")
+        # This project's own changes with every commit.
+        return sorted(path for path in found if not any(part.startswith("bessemer-") for part in path.parts))
 
 
 def packages_folder() -> Path:
@@ -104,7 +106,7 @@ def prepare(root: Path, installation: Installation | None = None) -> Path:
         return folder
     print("collecting the text that comes with Python, once", file=sys.stderr)
     texts = _documentation(installation)
-    reserved = {name for name in texts if _is_reserved(name)}
+    reserved = {name for name in texts if seed64(SEED, "quickstart", "reserve", name) % RESERVED_SHARE == 0}
     sourced = {name: text for name, text in texts.items() if name not in reserved}
     written = {f"documentation/{name}.txt": text.encode() for name, text in sourced.items()}
     lines = (json.dumps(item, ensure_ascii=False) for item in _benchmark(installation, texts, reserved))
@@ -122,10 +124,6 @@ def _documentation(installation: Installation) -> dict[str, str]:
         if text is not None:
             texts[name] = text
     return texts
-
-
-def _is_reserved(name: str) -> bool:
-    return seed64(SEED, "quickstart", "reserve", name) % RESERVED_SHARE == 0
 
 
 def _benchmark(installation: Installation, texts: dict[str, str], reserved: set[str]) -> list[dict[str, object]]:
@@ -182,11 +180,6 @@ def _read(paths: list[Path], base: Path) -> list[tuple[str, str]]:
         except UnicodeDecodeError:
             continue
     return found
-
-
-def _of_others(paths: Iterable[Path]) -> list[Path]:
-    """Return the paths sorted, without this project's own metadata, which changes with every commit."""
-    return sorted(path for path in paths if not any(part.startswith("bessemer-") for part in path.parts))
 
 
 def _write_folder(folder: Path, written: dict[str, bytes]) -> None:

@@ -50,9 +50,6 @@ from flows.service.processes import end_of
 from model.errors import Infra, InputError
 from model.files import write_atomically
 
-SERVER_APP = "flows.service.app:create_app"
-
-
 WORKER_SECONDS = 180.0
 
 SETUP_SECONDS = 600.0
@@ -152,7 +149,7 @@ def spawn_server(files: ServiceFiles) -> None:
     """Start the server at the recorded address; it does not answer yet."""
     host, port = files.address() or ("127.0.0.1", 0)
     environment = files.environment() | secrets_of_server(files) | {"PREFECT__SERVER_FINAL": "1"}
-    words = [sys.executable, "-m", "uvicorn", "--factory", SERVER_APP, "--log-level", "warning"]
+    words = [sys.executable, "-m", "uvicorn", "--factory", "flows.service.app:create_app", "--log-level", "warning"]
     words += ["--host", host, "--port", str(port), "--timeout-keep-alive", "5"]
     addresses, tls = files.addresses(), files.tls()
     environment[ADDRESSES] = ",".join(addresses)

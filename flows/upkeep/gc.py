@@ -163,10 +163,8 @@ def delete(root: Path, plan: Plan) -> int:
     """
     for left in root.glob(f"artifacts/*/{REMOVED_PREFIX}*"):
         shutil.rmtree(left)
-    for one in plan.artifacts:
-        _remove(one.path)
-    for work in plan.works:
-        _remove(work)
+    for folder in (*(one.path for one in plan.artifacts), *plan.works):
+        _remove(folder)
     store = store_of(root)
     if store is not None:
         remove_stored(store, [(one.stage, one.identity) for one in plan.artifacts])
