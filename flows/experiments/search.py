@@ -71,23 +71,15 @@ def search(
         home = root.resolve()
         path = locate_recipe(recipe, home)
         study = Study(StudyRequest(path, settings, limit), read_search(path, search_file, trials, parallel), home)
-        found = run_search(study)
+        # Results are written after an error or interrupt too; the log holds all of them at any time.
+        with study.held(get_run_logger().info), tags(f"search:{study.name}"):
+            try:
+                TrialScheduler(study).run()
+            finally:
+                found = write_results(study)
         return FlowEnd(found, found["outcome"])
 
     return end_of_flow(work)
-
-
-def run_search(study: Study) -> SearchFound:
-    """Train trials until none is left, and write page and best recipe, also after an error or interrupt.
-
-    The log holds all results at any time. Only one process may work on a study.
-    """
-    with study.held(get_run_logger().info), tags(f"search:{study.name}"):
-        try:
-            TrialScheduler(study).run()
-        finally:
-            found = write_results(study)
-    return found
 
 
 class TrialScheduler:

@@ -21,7 +21,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from flows.experiments.studies import Value, read_config
 from flows.recipe.resolve import SHARED_KEYS
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES
+from flows.recipe.stages import DATA_STAGES
 from model.config import EXPERT, RUNTIME
 from model.errors import RecipeError
 from tasks.common.config import StrictConfig
@@ -146,8 +146,6 @@ def read_search(path: Path, search_file: Path | None, trials: int | None, parall
 Space = Mapping[str, Range | Choices]
 
 RecipeWith = Callable[[dict[str, Value]], Recipe]
-
-DATA_STAGES = STAGES[: STAGES.index("train")]
 
 DEFAULT_RUNGS = 3
 

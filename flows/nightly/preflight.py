@@ -19,6 +19,7 @@ from flows.nightly.history import Files, Night
 from flows.planning.cost_model import network_of, recipe_memory
 from flows.planning.preconditions import find_source_files
 from flows.recipe.schema import Recipe
+from flows.recipe.stages import DATA_STAGES
 from model.errors import BessemerError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.results import TrainResult
@@ -31,7 +32,6 @@ spans, and temporary files."""
 STAGE_MEMORY = 1.0e9
 """Memory of the largest data stage with two workers (docs/decisions.md, memory over growing input)."""
 SERVER_SECONDS = 10.0
-DATA_STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from flows.inspection.file_head import StoredFile, count_records
 from flows.planning.preconditions import find_source_files
 from flows.recipe.schema import Recipe
 from flows.reports.progress import ProgressBars
-from flows.runs.pipeline import BUILDERS
+from flows.runs.pipeline import BUILDERS, run_stages
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact, manifest_of
@@ -32,8 +33,6 @@ from tasks.sample.mixture import plan_mixture
 from tasks.vocab.config import VocabConfig
 
 PILOTS = "pilots"
-
-STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk")
 
 HEAVY = (
     "tasks.sample.sampler",
@@ -117,16 +116,12 @@ def run_pilot(recipe: Recipe, root: Path, share: float, watcher: ProgressListene
         importlib.import_module(name)
 
     def step(stage: str, *inputs: Any) -> Artifact:
-        artifact, pilot.measured[stage] = _measured_build(context, stage, *inputs)
-        pilot.artifacts[stage] = artifact
+        build = partial(_measured_build, context, stage, *inputs[:-1])
+        found = _vocabulary(build, inputs[-1], context) if stage == "vocab" else build(inputs[-1])
+        artifact, pilot.measured[stage] = found
         return artifact
 
-    documents = step("sample", small.sample)
-    cleaned = step("clean", documents, small.clean)
-    unique = step("dedup", cleaned, small.dedup)
-    unseen = step("decontaminate", unique, small.decontaminate)
-    tokenizer = _vocabulary(lambda config: step("vocab", unseen, config), small.vocab, context)
-    step("chunk", unseen, tokenizer, small.chunk)
+    pilot.artifacts = run_stages(small, step, until="chunk")
     return pilot
 
 
@@ -173,7 +168,9 @@ def _peak_memory() -> Iterator[list[int]]:
         thread.join()
 
 
-def _vocabulary(build: Callable[[VocabConfig], Artifact], config: VocabConfig, context: RunContext) -> Artifact:
+def _vocabulary(
+    build: Callable[[VocabConfig], tuple[Artifact, Measurement]], config: VocabConfig, context: RunContext
+) -> tuple[Artifact, Measurement]:
     """Build a vocabulary of the recipe's size, halved until the pilot's text is enough for it."""
     while True:
         try:

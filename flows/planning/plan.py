@@ -26,7 +26,7 @@ from flows.planning.cost_model import (
     solve,
 )
 from flows.planning.estimate import SourceEstimate, estimate_sources, total
-from flows.planning.pilot import STAGES, Pilot, run_pilot
+from flows.planning.pilot import Pilot, run_pilot
 from flows.planning.terminal import PAGE_WIDTH, print_training
 from flows.planning.values import (
     DeclaredPlan,
@@ -82,7 +82,7 @@ def plan_recipe(
     return {
         "recipe": recipe.name,
         "pilot": _pilot_summary(pilot, pilot_share),
-        "stages": [_estimate_stage(stage, pilot, sources, recipe) for stage in STAGES],
+        "stages": [_estimate_stage(stage, pilot, sources, recipe) for stage in pilot.artifacts],
         "sources": mixture["sources"],
         "training": training,
         "feeding": feeding,

@@ -6,6 +6,8 @@ from model.errors import RecipeError
 
 STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate")
 
+DATA_STAGES = STAGES[: STAGES.index("train")]
+
 AFTERWARDS = ("finetune", "export")
 """Stages of trained models, each of which has runs of its own."""
 
