@@ -155,7 +155,6 @@ ROLES = {"head": "series1", "layer": "accent"}
 
 
 def write_components(found: Components, root: Path) -> ReportFiles:
-    """Write the report, and return its paths."""
     return write_report(found, components_document(found), root / "ablations" / f"components-{found['run_id']}")
 
 

@@ -127,7 +127,6 @@ def search_document(study: Study) -> Document:
 
 
 def trials_table(trials: Sequence[Trial], keys: Sequence[str], best: int | None) -> Table:
-    """Return a row for each trial."""
     short = (key.rpartition(".")[2] for key in keys)
     columns = ("trial", "by", *short, "of training", "loss", "objective", "time", "built", "state")
     rows = []

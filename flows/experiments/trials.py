@@ -159,7 +159,6 @@ def run_variants(
 
     `folder` keeps the ids of runs, so that a later call continues them. Raises what ends all: Infra, interrupts.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     known = folder / RUNS
     run_ids: dict[str, str] = read_sealed(known, RUNS_LOST) if known.is_file() else {}
     listener, stop = CURRENT_LISTENER.get(), threading.Event()

@@ -39,7 +39,6 @@ class NightlyContext:
         return not self.night.files
 
     def recipe(self) -> Recipe:
-        """Return the recipe to run."""
         return self.whole if self.base is None else self.raw.of_night(self.night.files, self.base)
 
 

@@ -68,7 +68,7 @@ class Shape:
         return 12.0 * self.layers * self.width * self.context
 
 
-def flops_of_token(parameters: float, shape: Shape | None = None) -> float:
+def flops_of_token(parameters: float, shape: Shape | None) -> float:
     """Return FLOPs per training token, forward and backward: 6 N, plus attention where the shape is known."""
     return 6.0 * parameters + (shape.attention_flops if shape is not None else 0.0)
 

@@ -190,7 +190,6 @@ def _write_folder(folder: Path, written: dict[str, bytes]) -> None:
     for name, content in written.items():
         path = folder / name
         if not path.exists() or path.read_bytes() != content:
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content)
     for empty in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
         if not any(empty.iterdir()):

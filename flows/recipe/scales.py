@@ -100,7 +100,6 @@ def prepare_text(root: Path, name: str, sources: Any) -> Path:
     named = [source for source in (sources if isinstance(sources, list) else ()) if _named(source)]
     for number, source in enumerate(named):
         place = folder / source["name"] / "text.jsonl"
-        place.parent.mkdir(parents=True, exist_ok=True)
         records = (_record(at, text, source) for at, text in enumerate(texts[number :: len(named)]))
         write_atomically(place, "".join(f"{json.dumps(record)}\n" for record in records).encode())
     return folder
