@@ -92,12 +92,9 @@ def _run_and_judge(tonight: NightlyContext, recipe: Recipe, before: dict[str, Ar
     too_little: list[NotEnoughData] = []
 
     def between(folder: Path, stage: str, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        if stage == "vocab":
-            try:
-                _check_enough(inputs[0], recipe, tonight.raw.nightly.least_bytes)
-            except NotEnoughData as error:
-                too_little.append(error)
-                raise
+        if stage == "vocab" and (error := _shortage(inputs[0], recipe, tonight.raw.nightly.least_bytes)):
+            too_little.append(error)
+            raise error
         if stage == "chunk":
             return _without_exhausted_sources(folder, inputs, recipe)
         return inputs
@@ -179,11 +176,10 @@ def _blocked(tonight: NightlyContext, why: str, verdict: Verdict) -> PromotionBl
     return PromotionBlocked(describe_blocked(night, why), night.run_id, night.base or "", named)
 
 
-def _check_enough(documents: Artifact, recipe: Recipe, least: int | None) -> None:
+def _shortage(documents: Artifact, recipe: Recipe, least: int | None) -> NotEnoughData | None:
     left = documents.report.total().bytes_out
     needed = BYTES_PER_TOKEN * recipe.train.batch_rows * recipe.chunk.row_length if least is None else least
-    if left < needed:
-        raise NotEnoughData(left, needed)
+    return NotEnoughData(left, needed) if left < needed else None
 
 
 def _without_exhausted_sources(folder: Path, inputs: tuple[Any, ...], recipe: Recipe) -> tuple[Any, ...]:

@@ -77,9 +77,10 @@ def search_layouts(
             f" accelerator on which the trainer runs: --hardware v100, a100, h100 or h200"
         )
     candidates, reasons = list[TrainConfig](), dict[str, None]()
+    over = {"engine": "fsdp", "zero_stage": type(train).model_fields["zero_stage"].default, "compile": False}
     for settings in _combinations(train, devices):
         try:
-            candidate = _with(train, **settings)
+            candidate = TrainConfig.model_validate(train.model_dump() | over | settings)
             check_consistency(network, candidate)
         except ValueError as error:
             if "batch_rows" not in (reason := _reason(error)):  # Other sizes are tried anyway.
@@ -116,11 +117,6 @@ def _combinations(train: TrainConfig, devices: int) -> Iterator[dict[str, int]]:
                         "micro_batch_rows": rows,
                         "ranks": devices,
                     }
-
-
-def _with(train: TrainConfig, **settings: object) -> TrainConfig:
-    over = {"engine": "fsdp", "zero_stage": type(train).model_fields["zero_stage"].default, "compile": False}
-    return TrainConfig.model_validate(train.model_dump() | over | settings)
 
 
 def _reason(error: ValueError) -> str:

@@ -143,7 +143,8 @@ def _estimate_stage(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstima
     if stage == "vocab":
         disk = float(manifest["bytes"])
     elif tokens is not None:
-        disk = manifest["bytes"] * tokens.value / max(1, _pilot_tokens(pilot))
+        packed = ChunkResult.of(pilot.artifacts["chunk"].report).mixture.values()
+        disk = manifest["bytes"] * tokens.value / max(1, sum(line["tokens"] for line in packed))
     else:
         disk = manifest["bytes"] * size.value / max(1, report.bytes_out)
     return {
@@ -172,10 +173,6 @@ def _growth_of_work(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstima
 
 def _pieces(pilot: Pilot) -> int:
     return VocabResult.of(pilot.artifacts["vocab"].report).vocabulary["pieces"]
-
-
-def _pilot_tokens(pilot: Pilot) -> int:
-    return sum(line["tokens"] for line in ChunkResult.of(pilot.artifacts["chunk"].report).mixture.values())
 
 
 def _training_disk(recipe: Recipe, network: NetworkConfig) -> TrainingDisk:

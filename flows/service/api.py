@@ -139,16 +139,13 @@ def filtered(url: str, chosen: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _open(request: urllib.request.Request, seconds: float) -> Any:
     """Open a request with the trusted authority and without a proxy for `::1`."""
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=_trust(request.full_url))]
-    if urlsplit(request.full_url).hostname == "::1":
+    url, own = request.full_url, os.environ.get(OWN_AUTHORITY)
+    trusted = ssl.create_default_context(cafile=own) if url.startswith("https://") else None
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=trusted)]
+    if urlsplit(url).hostname == "::1":
         # `urllib` does not find "[::1]" in the "::1" of `no_proxy`.
         handlers.append(urllib.request.ProxyHandler({}))
     return urllib.request.build_opener(*handlers).open(request, timeout=seconds)
-
-
-def _trust(url: str) -> ssl.SSLContext | None:
-    own = os.environ.get(OWN_AUTHORITY)
-    return ssl.create_default_context(cafile=own) if url.startswith("https://") else None
 
 
 def _request(method: str, url: str, body: dict[str, Any] | None = None) -> bytes:

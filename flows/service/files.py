@@ -243,11 +243,6 @@ class ServiceFiles:
             )
 
 
-def deployments_file() -> Path:
-    """Return the file of the deployments."""
-    return shipped("prefect.yaml")
-
-
 def shipped(name: str) -> Path:
     """Return a file of `deployments/`, which the wheel has in the folder of this module."""
     packaged = Path(__file__).parent / name
