@@ -89,10 +89,9 @@ def crash_lost_runs(api: str, *, deployed: bool) -> int:
 def cancel_runs(api: str) -> int:
     """Cancel all runs of the worker, and return how many there are."""
     runs = _deployed_runs(api)
+    why = "`bessemer serve stop`: finished parts and checkpoints are kept"
     for run in runs:
-        _set_state(
-            api, "flow_runs", run, "CANCELLING", "`bessemer serve stop`: finished parts and checkpoints are kept"
-        )
+        _set_state(api, "flow_runs", run, "CANCELLING", why)
     return len(runs)
 
 

@@ -175,10 +175,8 @@ def delete(root: Path, plan: Plan) -> int:
         record = read_run(root / "runs" / run_id)
         lost = [entry["stage"] for entry in record["stages"] if (entry["stage"], entry.get("identity")) in removed]
         if lost:
-            record["collected"] = {
-                "when": when,
-                "stages": sorted({*lost, *record.get("collected", {}).get("stages", ())}),
-            }
+            stages = sorted({*lost, *record.get("collected", {}).get("stages", ())})
+            record["collected"] = {"when": when, "stages": stages}
             write_sealed(root / "runs" / run_id / RECORD, record)
             put_record(root, run_id)
     return plan.bytes
