@@ -52,7 +52,7 @@ class Notification(TypedDict):
     """Figures in which the new model is worse."""
 
 
-def notify(config: NotifyConfig, occasion: Occasion, message: Notification, pause: float = PAUSE_SECONDS) -> list[str]:
+def notify(config: NotifyConfig, occasion: Occasion, message: Notification) -> list[str]:
     """Send a message by webhook and mail as configured, if they ask for this occasion, and return the outcomes.
 
     An outcome is `webhook: sent` or `mail: failed after 3 attempts (ConnectionRefusedError)`. `message` is the JSON
@@ -62,17 +62,17 @@ def notify(config: NotifyConfig, occasion: Occasion, message: Notification, paus
         return []
     outcomes: list[str] = []
     if config.webhook:
-        outcomes.append(f"webhook: {_try_sending(lambda: _post(config, message), pause)}")
+        outcomes.append(f"webhook: {_try_sending(lambda: _post(config, message))}")
     if config.mail_to:
-        outcomes.append(f"mail: {_try_sending(lambda: _mail(config, message), pause)}")
+        outcomes.append(f"mail: {_try_sending(lambda: _mail(config, message))}")
     return outcomes
 
 
-def _try_sending(send: Callable[[], None], pause: float) -> str:
+def _try_sending(send: Callable[[], None]) -> str:
     problem = ""
     for attempt in range(ATTEMPTS):
         if attempt:
-            time.sleep(pause)
+            time.sleep(PAUSE_SECONDS)
         try:
             send()
         except RecipeError as error:
