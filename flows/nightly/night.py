@@ -73,8 +73,8 @@ def run_nightly(tonight: NightlyContext, pipeline: Pipeline, server: str | None)
         before = run_artifacts(open_run(root, tonight.base.run_id)) if tonight.base else {}
         recipe = tonight.recipe()
         nights = list_nights(root)
-        tonight.needs = check_night(recipe, night.files, root, tonight.raw.nightly, before, server, nights)
-        tonight.say(describe_start(night, tonight.needs))
+        needs = check_night(recipe, night.files, root, tonight.raw.nightly, before, server, nights)
+        tonight.say(describe_start(night, needs))
         return _run_and_judge(tonight, recipe, before, pipeline)
     except PromotionBlocked:
         raise

@@ -132,12 +132,12 @@ def _mail(config: NotifyConfig, message: Notification) -> None:
         server.send_message(letter)
 
 
-def describe_start(night: Night, needs: Needs | None) -> str:
+def describe_start(night: Night, needs: Needs) -> str:
     """Return what is new, what training continues from, and what it will take, without full stop."""
     count = sum(map(len, night.files.values()))
     base = f"continuing from run {night.base}" if night.base else "the first nightly run"
-    takes = f"; {describe_needs(needs)}" if needs is not None else ""
-    return f"{count:,} new file{'' if count == 1 else 's'} of {', '.join(sorted(night.files))}; {base}{takes}"
+    files = f"{count:,} new file{'' if count == 1 else 's'} of {', '.join(sorted(night.files))}"
+    return f"{files}; {base}; {describe_needs(needs)}"
 
 
 def describe_blocked(night: Night, why: str) -> str:

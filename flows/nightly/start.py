@@ -7,7 +7,6 @@ from pathlib import Path
 
 from flows.nightly.finish import end, notify_start_failures, record_failures
 from flows.nightly.history import INTERRUPTED, PROMOTED, UNDER_WAY, Night, list_nights, new_files, taken_files
-from flows.nightly.preflight import Needs
 from flows.nightly.recipe import Base, RawRecipe, base_of, read_raw
 from flows.planning.preconditions import find_source_files
 from flows.recipe.schema import Recipe
@@ -31,7 +30,6 @@ class NightlyContext:
     whole: Recipe
     base: Base | None
     night: Night
-    needs: Needs | None = None
     say: Say = ignore
 
     @property

@@ -88,8 +88,6 @@ class Pilot:
     """A pilot: artifacts and measurements by stage."""
 
     root: Path
-    recipe: Recipe
-    """The recipe of the pilot."""
     shares: dict[str, PilotShare]
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     measured: dict[str, Measurement] = field(default_factory=dict)
@@ -110,7 +108,7 @@ def run_pilot(recipe: Recipe, root: Path, share: float, watcher: ProgressListene
             "decontaminate": recipe.decontaminate.model_copy(update={"heldout_share": 0.0}),
         }
     )
-    pilot = Pilot(place, small, shares)
+    pilot = Pilot(place, shares)
     context = RunContext(place, run_id="pilot", listener=watcher)
     for name in HEAVY:
         importlib.import_module(name)
