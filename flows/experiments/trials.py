@@ -200,8 +200,6 @@ def run_variant(
     return State(type="COMPLETED", name="RunResult", message=f"{built} built", data=result)  # pyright: ignore[reportArgumentType]
 
 
-HELDOUT = "heldout/all"
-
 BASELINES = ("5gram_", "unigram_", "xz_", "frequent_", "majority_")
 """Prefixes of held-out metrics that are a baseline's."""
 
@@ -242,7 +240,7 @@ def _add_scores(scores: Artifact, found: RunResult) -> None:
     for row in score_rows(scores):
         if row["value"] is None:
             continue
-        if row["task"] == HELDOUT and not row["metric"].startswith(BASELINES):
+        if row["task"] == "heldout/all" and not row["metric"].startswith(BASELINES):
             name = row["metric"].replace("_", " ")
             found.values[name] = row["value"]
             found.of_heldout[name] = row["metric"]

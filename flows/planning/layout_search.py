@@ -57,13 +57,6 @@ SPEEDS = {
 """NVIDIA's data sheets of the devices, and of DGX-1 (4 x 100 Gb/s), DGX A100 (8 x 200) and DGX H100 (8 x 400)."""
 
 
-def describe(train: TrainConfig) -> str:
-    """Return `data 32 x tensor 4 x pipeline 8, 1 row`."""
-    rows = f"{train.rows_at_once} row{'s' * (train.rows_at_once > 1)}"
-    parts = f"data {train.data_parallel} x tensor {train.tensor_parallel} x pipeline {train.pipeline_parallel}"
-    return f"{parts}, {rows}"
-
-
 def search_layouts(
     network: NetworkConfig, train: TrainConfig, device: Accelerator, devices: int
 ) -> "tuple[list[TriedLayout], str]":
@@ -185,6 +178,7 @@ class StartedLayout(TypedDict):
     """A layout that was started dry."""
 
     layout: str
+    """`data 32 x tensor 4 x pipeline 8, 1 row`."""
     ranks: "tuple[DryRank, ...]"
     micro_batches: int
     bubble: float
@@ -272,8 +266,10 @@ def _kept(network: NetworkConfig, train: TrainConfig, first: "DryRank") -> list[
 
 
 def _values(train: TrainConfig, layout: "DryLayout") -> StartedLayout:
+    rows = f"{train.rows_at_once} row{'s' * (train.rows_at_once > 1)}"
+    parts = f"data {train.data_parallel} x tensor {train.tensor_parallel} x pipeline {train.pipeline_parallel}"
     return {
-        "layout": describe(train),
+        "layout": f"{parts}, {rows}",
         "ranks": layout.ranks,
         "micro_batches": layout.micro_batches,
         "bubble": layout.bubble,

@@ -32,8 +32,6 @@ from tasks.sample.discovery import SourceFiles
 from tasks.sample.mixture import plan_mixture
 from tasks.vocab.config import VocabConfig
 
-PILOTS = "pilots"
-
 HEAVY = (
     "tasks.sample.sampler",
     "tasks.clean.pipeline",
@@ -98,7 +96,7 @@ def run_pilot(recipe: Recipe, root: Path, share: float, watcher: ProgressListene
 
     Raises what a run would raise, such as for a missing input or a limit that stops a stage.
     """
-    place = root / PILOTS
+    place = root / "pilots"
     listings = find_source_files(recipe)
     shares = pilot_shares(recipe, listings, share)
     # Nothing is held out: how much a run holds out follows from the recipe's limits, not from a pilot.

@@ -107,8 +107,7 @@ def prepare(root: Path, installation: Installation | None = None) -> Path:
     print("collecting the text that comes with Python, once", file=sys.stderr)
     texts = _documentation(installation)
     reserved = {name for name in texts if seed64(SEED, "quickstart", "reserve", name) % RESERVED_SHARE == 0}
-    sourced = {name: text for name, text in texts.items() if name not in reserved}
-    written = {f"documentation/{name}.txt": text.encode() for name, text in sourced.items()}
+    written = {f"documentation/{name}.txt": text.encode() for name, text in texts.items() if name not in reserved}
     lines = (json.dumps(item, ensure_ascii=False) for item in _benchmark(installation, texts, reserved))
     written[CLOZE] = "".join(f"{line}\n" for line in lines).encode()
     _write_folder(folder, written)
