@@ -142,9 +142,6 @@ class TrialScheduler:
     def _record(self, trial: Trial, result: TrialResult) -> None:
         self._study.log.record(result)
         self._log_trial(trial, f"{result.state}, {result.summary}")
-        self._stop_if_all_failed()
-
-    def _stop_if_all_failed(self) -> None:
         ended = [trial for trial in self._study.trials if trial.state not in ("waiting", "running")]
         if len(ended) >= MAX_INITIAL_FAILURES and all(trial.state == "failed" for trial in ended):
             raise GuardError(

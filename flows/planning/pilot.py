@@ -66,11 +66,6 @@ class PilotShare:
     raised: bool
     """Whether the share was raised above the requested one, because the source or the whole corpus is small."""
 
-    @property
-    def of_all(self) -> float:
-        """Share of all documents in the files."""
-        return self.of_selected * self.recipe_rate
-
 
 @dataclass(frozen=True)
 class Measurement:
@@ -208,7 +203,7 @@ def pilot_sample(config: SampleConfig, shares: Mapping[str, PilotShare]) -> Samp
     The stage selects weight x budget tokens of a source; here a token is a byte, the budget is the pilot's bytes, and
     a source's weight is its share of them.
     """
-    kept = {name: share.of_all * max(1, share.text_bytes) for name, share in shares.items()}
+    kept = {name: share.of_selected * share.recipe_rate * max(1, share.text_bytes) for name, share in shares.items()}
     budget = sum(kept.values())
     sources = tuple(
         source.model_copy(update={"weight": kept[source.name] / budget, "tokens": None}) for source in config.sources
