@@ -154,9 +154,8 @@ def exported_difference(root: Path, run_id: str) -> float:
     batch = random_batch(network.config, 2).rows
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "exported"
-        prepared = prepare_export(root, run_id)
-        context = RunContext(root, run_id)
-        artifact = build_export(context, prepared.source, prepared.config, prepared.card)
+        prepared = prepare_export(root, run_id, licence=None, shard_bytes=5_000_000_000)
+        artifact = build_export(RunContext(root, run_id), *prepared)
         class_name = write_export(artifact, folder).class_name
         loaded: Any = getattr(transformers, class_name)
         theirs: Any = loaded.from_pretrained(folder, dtype=torch.float32).eval()

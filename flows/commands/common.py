@@ -45,7 +45,6 @@ class CommandGroup(TyperGroup):
         return name, command, [*ctx.meta.get(_ROOT_BEFORE, ()), *rest]
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the named command."""
         with handle_errors():
             return super().invoke(ctx)
 

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -357,7 +356,7 @@ def export(
     prepared = prepare_export(root, model, licence, shard_bytes)
     check_target(folder)
     words = {"model": model, "licence": licence or "", "shard_bytes": shard_bytes}
-    artifact = _made("export", root, words, (prepared.source, prepared.config, prepared.card), build_export)
+    artifact = _made("export", root, words, prepared, build_export)
     done = write_export(artifact, folder)
     if as_json:
         classes = {"class": done.class_name, "tokenizer_class": done.tokenizer_class}
@@ -423,10 +422,9 @@ def presets(as_json: Json = False) -> None:
     gradients and AdamW's moments, over all ranks, without activations.
     """
     from flows.planning.machine_speed import preset_costs
-
-    costs = list(preset_costs())
     from flows.reports.document import Table
 
+    costs = list(preset_costs())
     rows = [
         (
             cost.name,
@@ -439,7 +437,7 @@ def presets(as_json: Json = False) -> None:
     ]
     columns = ("preset", "architecture", "parameters", "GB to train", "GFLOPs a token")
     table = Table(columns, rows, texts=("architecture",))
-    print_found([asdict(cost) for cost in costs], as_json, lambda shown: shown.print(table.rich()))
+    print_found(costs, as_json, lambda shown: shown.print(table.rich()))
 
 
 @model.command()
@@ -470,7 +468,7 @@ def promote(
     else:
         made = make_current(root, open_run(root, run_id, needs="train"), because or "by hand")
     sentence = f"the current model is that of run {made.run_id} ({made.why})"
-    print_found(asdict(made), as_json, lambda shown: shown.print(sentence, markup=False))
+    print_found(made, as_json, lambda shown: shown.print(sentence, markup=False))
 
 
 @model.command()
@@ -494,8 +492,7 @@ def current(
     if history:
         from flows.nightly.terminal import table_of_promotions
 
-        every = [asdict(one) for one in found]
-        print_found(every, as_json, lambda shown: shown.print(table_of_promotions(found).rich()))
+        print_found(found, as_json, lambda shown: shown.print(table_of_promotions(found).rich()))
         return
     sentence = f"{latest.run_id}, promoted by {latest.who} on {latest.when}: {latest.why}"
-    print_found(asdict(latest), as_json, lambda shown: shown.print(sentence, markup=False))
+    print_found(latest, as_json, lambda shown: shown.print(sentence, markup=False))

@@ -1,7 +1,6 @@
 """`bessemer nightly`: continue the current model on new text, and promote the result if it is no worse."""
 
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,7 +55,7 @@ def nightly(
     night = _run(recipe, root, again or "", settings or [], as_json, verbose)
     from flows.nightly.terminal import describe_nightly_run
 
-    print_found(asdict(night), as_json, lambda shown: shown.print(describe_nightly_run(night), markup=False))
+    print_found(night, as_json, lambda shown: shown.print(describe_nightly_run(night), markup=False))
 
 
 def _list(root: Path, as_json: bool) -> None:
@@ -68,7 +67,7 @@ def _list(root: Path, as_json: bool) -> None:
     chain = next(([*night.chain, night.run_id] for night in nights if night.run_id == current), [])
     epochs = chain_epochs(nights, chain)
     if as_json:
-        print_json({"nights": [asdict(night) for night in nights], "current": current, "epochs_of_chain": epochs})
+        print_json({"nights": nights, "current": current, "epochs_of_chain": epochs})
         return
     if not nights:
         console().print(f"no nightly run under {root} yet; start with `bessemer nightly RECIPE`", markup=False)

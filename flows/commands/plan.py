@@ -124,7 +124,7 @@ def plan(
         print_sizes(changed_sizes(open_recipe(recipe, root, without_scale(given), share(limit)), chosen), console())
     forecasts = foresee(chosen, root)
     if as_json:
-        print_json([asdict(forecast) for forecast in forecasts])
+        print_json(forecasts)
         return
     from rich.markup import escape
 

@@ -15,9 +15,6 @@ serve = typer.Typer(
 )
 
 
-DEFAULT_PORT = 4200
-
-
 @serve.command()
 def start(
     root: Root = DEFAULT_ROOT,
@@ -27,7 +24,7 @@ def start(
             help="Recipe of the deployments unless their form names another: a file, or the name of a shipped one."
         ),
     ] = "quickstart",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the server and its UI.")] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the server and its UI.")] = 4200,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but loopback needs --tls-certificate or --behind-proxy.")
     ] = "127.0.0.1",

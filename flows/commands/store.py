@@ -74,11 +74,8 @@ def verify(
         raise InputError(f"store verify: there is no artifact{f' of `{stage}`' if stage else ''} under {root}")
     with bytes_bar("verifying", console(stderr=True)) as progress:
         found = hash_again(folders, progress, quick=quick, records=records, root=None if run_id or stage else root)
-    there = repair_stored(found.damages) if set_aside else []
-    moved = rename(found.damages) if set_aside else []
-    aside = [*there, *moved]
-    values = {**asdict(found), "set_aside": aside}
-    print_found(values, as_json, lambda shown: _print_verification(found, aside, shown))
+    aside = [*repair_stored(found.damages), *rename(found.damages)] if set_aside else []
+    print_found({**asdict(found), "set_aside": aside}, as_json, lambda shown: _print_verification(found, aside, shown))
     if found.damages:
         raise typer.Exit(IntegrityError.exit_code)
 

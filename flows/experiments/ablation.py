@@ -77,8 +77,7 @@ class AblationConfig(StrictConfig):
 
     def settings(self, change: str, seed: int) -> list[str]:
         """Return the settings of a run, as `--set` takes them; `change` may be the base."""
-        values = {**self.base, **self.changes.get(change, {})}
-        values.update(dict.fromkeys(self.vary, seed))
+        values = {**self.base, **self.changes.get(change, {}), **dict.fromkeys(self.vary, seed)}
         return [as_setting(key, value) for key, value in values.items()]
 
     def settings_of_second(self, change: str, seed: int, tokens: int) -> list[str]:

@@ -22,7 +22,6 @@ from model.errors import InputError
 from tasks.tokenizer.open import open_tokenizer
 
 if TYPE_CHECKING:
-    from model.nn.pruning import Kind
     from model.nn.pruning import Part as NetworkPart
 
 MAX_CUMULATIVE = 12
@@ -82,9 +81,7 @@ class Components(TypedDict):
     """By kind of part, from the whole network on."""
 
 
-def measure_components(
-    root: Path, run: str, advance: Callable[[int, int], None] = lambda done, total: None
-) -> Components:
+def measure_components(root: Path, run: str, advance: Callable[[int, int], None]) -> Components:
     """Measure a run's network without each layer, attention, MLP and head, then without more and more heads or layers,
     the cheapest first. InputError where the network is no GPT, or has no held-out text."""
     import torch
@@ -121,7 +118,6 @@ def measure_components(
 
     total = sum(weight.numel() for weight in network.parameters())
     parts = parts_of(network)
-    cumulative: tuple[Kind, ...] = ("head", "layer")
     steps = len(parts) + 2 * MAX_CUMULATIVE
     torch.set_num_threads(config.threads)
     whole = measured(())
@@ -130,8 +126,9 @@ def measure_components(
         alone.append({**line([part], part.name), "kind": part.kind})
         advance(done, steps)
     curves: dict[str, list[Removal]] = {}
-    for place, kind in enumerate(cumulative):
-        order = _cheapest_first(parts, alone, kind)
+    cost = {line["part"]: line["more"] for line in alone}
+    for place, kind in enumerate(("head", "layer")):
+        order = sorted((part for part in parts if part.kind == kind), key=lambda part: cost[part.name])
         curves[kind] = [line((), "whole")]
         for done, count in enumerate(_counts(len(order)), start=1):
             name = f"{count} {kind}{'s' if count > 1 else ''}"
@@ -148,11 +145,6 @@ def measure_components(
     }
 
 
-def _cheapest_first(parts: "Sequence[NetworkPart]", alone: Sequence[Removal], kind: "Kind") -> "list[NetworkPart]":
-    of_kind = [(line["more"], part) for part, line in zip(parts, alone, strict=True) if part.kind == kind]
-    return [part for _, part in sorted(of_kind, key=lambda one: one[0])]
-
-
 def _counts(parts: int) -> list[int]:
     """Return the numbers of parts to remove: all where they are few, evenly spread where they are many."""
     points = min(parts, MAX_CUMULATIVE)
@@ -163,10 +155,7 @@ ROLES = {"head": "series1", "layer": "accent"}
 
 
 def write_components(found: Components, root: Path) -> ReportFiles:
-    """Write the report, and return its paths."""
-    folder = root / "ablations" / f"components-{found['run_id']}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return write_report(found, components_document(found), folder)
+    return write_report(found, components_document(found), root / "ablations" / f"components-{found['run_id']}")
 
 
 def components_document(found: Components) -> Document:

@@ -56,8 +56,6 @@ from tasks.artifacts.results import ChunkResult
 from tasks.common.config import StrictConfig
 from tasks.common.numeric import seed64
 
-FOLDER, TABLE = "mixtures", "mix"
-
 WEIGHTS, RECIPE = "weights.json", "mixed.toml"
 
 DATA = ("sources", "sample", "clean", "dedup", "decontaminate", "vocab")
@@ -219,7 +217,7 @@ class MixConfig(StrictConfig):
 
 def read_mix(path: Path, proxies: int | None) -> MixConfig:
     """Return the table [mix] of a recipe; RecipeError where there is none, or an invalid one."""
-    return read_config(MixConfig, path, TABLE, HINT, proxies=proxies)
+    return read_config(MixConfig, path, "mix", HINT, proxies=proxies)
 
 
 class _MixtureSearch:
@@ -228,7 +226,7 @@ class _MixtureSearch:
     def __init__(self, config: MixConfig, base: Recipe, path: Path, root: Path, settings: tuple[str, ...]) -> None:
         self._config, self._base, self._path, self._root = config, base, path, root
         self._settings = settings
-        self.folder = root / FOLDER / study_name(base.name)
+        self.folder = root / "mixtures" / study_name(base.name)
 
     def find(self) -> MixtureFound:
         """Train the proxies, fit their losses, and return the best shares with the paths of the results."""

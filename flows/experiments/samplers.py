@@ -62,7 +62,6 @@ def optuna_study(
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=sampler, direction=config.objective.direction)
-    worst = math.inf if config.objective.direction == "minimize" else -math.inf
     sign = 1.0 if config.objective.direction == "minimize" else -1.0
     for trial in trials:
         if trial.state in ("failed", "waiting") or not _inside(config, trial):
@@ -74,10 +73,9 @@ def optuna_study(
             "intermediate_values": losses,
             "user_attrs": {"trial": trial.number},
         }
-        if trial.state == "complete":
-            study.add_trial(optuna.trial.create_trial(value=trial.value, **shared))
-        elif trial.state == "diverged":
-            study.add_trial(optuna.trial.create_trial(value=worst, **shared))
+        if trial.state in ("complete", "diverged"):
+            value = trial.value if trial.state == "complete" else sign * math.inf
+            study.add_trial(optuna.trial.create_trial(value=value, **shared))
         else:
             paused = trial.state == "paused"
             state = optuna.trial.TrialState.PRUNED if paused else optuna.trial.TrialState.RUNNING

@@ -52,7 +52,6 @@ class Size(StrictConfig):
 
     @property
     def settings(self) -> dict[str, Setting]:
-        """The settings of this size in a recipe."""
         return {f"train.model.{key}": value for key, value in self.model_dump().items()}
 
 

@@ -19,9 +19,8 @@ from scipy.optimize import least_squares
 from flows.experiments.studies import ReportFiles, write_report
 from flows.experiments.trials import RunResult
 from flows.metrics.statistics import Interval, t_975
-from flows.reports.charts import figure as charts
-from flows.reports.charts.figure import Figure, Trace, axis, points
-from flows.reports.document import Chart, Document, Section, Table, Tile
+from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, figure, points
+from flows.reports.document import Chart, Document, Part, Section, Table, Tile
 
 HUBER = 0.01
 """Log difference from which a run counts linearly. Hoffmann et al. take 0.001, for hundreds of runs."""
@@ -257,28 +256,20 @@ def ladder_document(found: Ladder) -> Document:
         for seed, cause in line["failed"].items()
     ]
     tiles: list[Tile] = []
+    parts: list[Part] = [Chart("law", law_figure(found))]
     if said is not None and law is not None:
         tiles.append(Tile(f"{said['loss']:.4f}", "predicted", f"{said['low']:.4f} to {said['high']:.4f}"))
         if said["measured"] is not None:
             where = "inside" if said["inside"] else "outside of"
             tiles.append(Tile(f"{said['measured']:.4f}", "measured", f"{said['off']:+.2%}, {where} the interval"))
         tiles.append(Tile(f"{law['alpha']:.3f}", "exponent", f"E = {law['E']:.4f}"))
-    formula = (
-        f"L(N) = {law['E']:.4f} + {law['A']:.4g} / N^{law['alpha']:.3f}, runs scatter by {law['scatter']:.2%}"
-        if law is not None
-        else ""
-    )
+        formula = f"L(N) = {law['E']:.4f} + {law['A']:.4g} / N^{law['alpha']:.3f}"
+        parts.append(f"{formula}, runs scatter by {law['scatter']:.2%}")
     why = "The law is fitted to all sizes but the largest. The bar is where one more run lies in 95 of 100 cases."
     runs = Table(("size", "weights in blocks", "tokens", measure), rows)
-    sections = [Section(f"{measure} by size", [Chart("law", law_figure(found)), *filter(None, [formula])], why)]
-    return Document(
-        f"ladder {found['name']}",
-        [*sections, Section("Runs", [runs])],
-        badge=f"{len(rows)} sizes",
-        lead=f"{found['outcome']}.",
-        tiles=tiles,
-        problems=failed,
-    )
+    sections = [Section(f"{measure} by size", parts, why), Section("Runs", [runs])]
+    badge, lead = f"{len(rows)} sizes", f"{found['outcome']}."
+    return Document(f"ladder {found['name']}", sections, badge, lead, tiles, failed)
 
 
 def law_figure(found: Ladder) -> Figure | None:
@@ -304,6 +295,4 @@ def law_figure(found: Ladder) -> Figure | None:
         marks = {"name": "measured", "marker": {"symbol": "x"}}
         data.append(points("series2", [held_back] * len(later), later, "%{y:.4f}", **marks))
     across = axis("weights in blocks", type="log")
-    return charts.figure(
-        data, 360, legend=charts.LEGEND, xaxis=across, yaxis=axis(found["measure"]), hovermode="closest"
-    )
+    return figure(data, 360, legend=LEGEND, xaxis=across, yaxis=axis(found["measure"]), hovermode="closest")

@@ -26,7 +26,6 @@ from flows.experiments.samplers import format_settings
 from flows.experiments.search_config import ObjectiveConfig, read_search
 from flows.experiments.search_report import SearchFound, write_results
 from flows.experiments.study import Study, StudyRequest
-from flows.experiments.trial_log import State as TrialState
 from flows.experiments.trial_log import Stop, Trial, TrialResult, failed_result
 from flows.experiments.trials import TrialWatcher, built_stages, run_pipeline
 from flows.metrics.run_metrics import score_rows
@@ -72,23 +71,15 @@ def search(
         home = root.resolve()
         path = locate_recipe(recipe, home)
         study = Study(StudyRequest(path, settings, limit), read_search(path, search_file, trials, parallel), home)
-        found = run_search(study)
+        # Results are written after an error or interrupt too; the log holds all of them at any time.
+        with study.held(get_run_logger().info), tags(f"search:{study.name}"):
+            try:
+                TrialScheduler(study).run()
+            finally:
+                found = write_results(study)
         return FlowEnd(found, found["outcome"])
 
     return end_of_flow(work)
-
-
-def run_search(study: Study) -> SearchFound:
-    """Train trials until none is left, and write page and best recipe, also after an error or interrupt.
-
-    The log holds all results at any time. Only one process may work on a study.
-    """
-    with study.held(get_run_logger().info), tags(f"search:{study.name}"):
-        try:
-            TrialScheduler(study).run()
-        finally:
-            found = write_results(study)
-    return found
 
 
 class TrialScheduler:
@@ -151,9 +142,6 @@ class TrialScheduler:
     def _record(self, trial: Trial, result: TrialResult) -> None:
         self._study.log.record(result)
         self._log_trial(trial, f"{result.state}, {result.summary}")
-        self._stop_if_all_failed()
-
-    def _stop_if_all_failed(self) -> None:
         ended = [trial for trial in self._study.trials if trial.state not in ("waiting", "running")]
         if len(ended) >= MAX_INITIAL_FAILURES and all(trial.state == "failed" for trial in ended):
             raise GuardError(
@@ -177,21 +165,13 @@ class TrialSegment:
     objective: ObjectiveConfig
 
 
-STATES: dict[TrialState, str] = {
-    "paused": "COMPLETED",
-    "complete": "COMPLETED",
-    "diverged": "FAILED",
-    "failed": "FAILED",
-}
-"""Prefect's state types by state of a trial."""
-
-
 @task(name="trial", task_run_name="trial {segment.number}, rung {segment.rung}", persist_result=False)
 def train_trial(segment: TrialSegment, root: Path, watcher: ProgressListener) -> State:
     """Train a trial to a rung or to its end."""
     result = run_segment(segment, root, watcher)
     get_run_logger().info("trial %d: %s, %s", result.number, result.state, result.summary)
-    return State(type=STATES[result.state], name=result.state.capitalize(), message=result.summary, data=result)  # pyright: ignore[reportArgumentType]
+    kind = "COMPLETED" if result.state in ("paused", "complete") else "FAILED"
+    return State(type=kind, name=result.state.capitalize(), message=result.summary, data=result)  # pyright: ignore[reportArgumentType]
 
 
 def run_segment(segment: TrialSegment, root: Path, watcher: ProgressListener) -> TrialResult:
@@ -224,12 +204,9 @@ def run_segment(segment: TrialSegment, root: Path, watcher: ProgressListener) ->
 
 def objective_value(scores: Artifact, objective: ObjectiveConfig) -> tuple[float, float | None]:
     """Return the objective's value and standard error; InputError where the evaluation has no such figure."""
-    rows = score_rows(scores)
+    rows, asked = score_rows(scores), (objective.shots, objective.subset)
     for row in rows:
-        of_item = row["task"].startswith("heldout/") or (row["shots"], row["subset"]) == (
-            objective.shots,
-            objective.subset,
-        )
+        of_item = row["task"].startswith("heldout/") or (row["shots"], row["subset"]) == asked
         if (row["task"], row["metric"]) == (objective.task, objective.metric) and of_item and row["value"] is not None:
             return row["value"], row["stderr"]
     known = sorted({f"{row['metric']} of {row['task']}" for row in rows if row["value"] is not None})

@@ -21,14 +21,12 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from flows.experiments.studies import Value, read_config
 from flows.recipe.resolve import SHARED_KEYS
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES
+from flows.recipe.stages import DATA_STAGES
 from model.config import EXPERT, RUNTIME
 from model.errors import RecipeError
 from tasks.common.config import StrictConfig
 
 TABLE = "search"
-
-MAX_RUNGS = 6
 
 RANGE, CHOICES = "(range)", "(choices)"
 """Tags of the two kinds of values, which pydantic writes into the places of errors."""
@@ -118,7 +116,7 @@ class SearchConfig(StrictConfig):
     """`tpe`: trials before it learns from them, drawn at random."""
     seed: Annotated[int, EXPERT] = Field(default=1, ge=0, lt=2**63)
     """Seed of the suggestions; the seed of the trainings is the recipe's."""
-    rungs: Annotated[int | None, EXPERT] = Field(default=None, ge=1, le=MAX_RUNGS)
+    rungs: Annotated[int | None, EXPERT] = Field(default=None, ge=1, le=6)
     """Points at which trials are compared, the end included: 3 are a ninth, a third and all of the training (with
     eta = 3), 1 trains all to their end. 3 by default where the training loss of trials can be compared, else 1."""
     eta: Annotated[int, EXPERT] = Field(default=3, ge=2, le=10)
@@ -146,8 +144,6 @@ def read_search(path: Path, search_file: Path | None, trials: int | None, parall
 Space = Mapping[str, Range | Choices]
 
 RecipeWith = Callable[[dict[str, Value]], Recipe]
-
-DATA_STAGES = STAGES[: STAGES.index("train")]
 
 DEFAULT_RUNGS = 3
 

@@ -19,8 +19,6 @@ from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, bars, figur
 from flows.reports.document import Chart, Document, Section, Table, Tile
 from model.files import write_atomically
 
-BEST = "best.toml"
-
 MIN_TRIALS_FOR_IMPORTANCE = 6
 """Least number of trials for importances, which are noise with fewer."""
 
@@ -82,7 +80,7 @@ def _write_best(study: Study, best: Trial) -> Path:
     value = "" if best.value is None else f", {study.config.objective.label} {best.value:.5g}"
     changed = ", ".join(f"{key} = {format_value(chosen)}" for key, chosen in best.settings.items()) or "unchanged"
     head = f"# Trial {best.number} of {len(study.trials)} of the search {study.name}{value}: {changed}.\n"
-    path = study.folder / BEST
+    path = study.folder / "best.toml"
     write_atomically(path, (head + tomlkit.dumps(document)).encode())
     return path
 
@@ -127,7 +125,6 @@ def search_document(study: Study) -> Document:
 
 
 def trials_table(trials: Sequence[Trial], keys: Sequence[str], best: int | None) -> Table:
-    """Return a row for each trial."""
     short = (key.rpartition(".")[2] for key in keys)
     columns = ("trial", "by", *short, "of training", "loss", "objective", "time", "built", "state")
     rows = []

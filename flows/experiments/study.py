@@ -55,7 +55,6 @@ class Study:
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials so far."""
         return self.log.trials
 
     @property
@@ -171,7 +170,6 @@ class Study:
                     f' could not be compared with these; give this one another name ([search] name = "...")'
                 )
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_sealed(path, {"asked": definition, "how": how, "search": self.config.model_dump(mode="json")})
 
 
@@ -205,8 +203,6 @@ def add_manual_trial(study: Study, settings: dict[str, Value]) -> Path:
     if not settings:
         raise RecipeError(f"a manual trial needs settings: --set KEY=VALUE, of {', '.join(study.config.space)}")
     study.recipe_with(settings)
-    folder = study.folder / WAITING
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{new_run_id()}.json"
+    path = study.folder / WAITING / f"{new_run_id()}.json"
     write_sealed(path, settings)
     return path

@@ -159,17 +159,14 @@ def run_variants(
 
     `folder` keeps the ids of runs, so that a later call continues them. Raises what ends all: Infra, interrupts.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     known = folder / RUNS
     run_ids: dict[str, str] = read_sealed(known, RUNS_LOST) if known.is_file() else {}
     listener, stop = CURRENT_LISTENER.get(), threading.Event()
     for (change, seed), variant in variants.items():
         raise_if_interrupted()
         name = f"{change} {seed}"
-        ids = [
-            run_ids.setdefault(one, new_run_id())
-            for one in (name, *([f"{name}, then"] if variant.second_recipe else []))
-        ]
+        names = (name, f"{name}, then") if variant.second_recipe else (name,)
+        ids = [run_ids.setdefault(one, new_run_id()) for one in names]
         write_sealed(known, run_ids)
         state = run_variant(change, seed, variant, root, ids, TrialWatcher(name, listener, stop))
         result = state.result(raise_on_failure=False) if isinstance(state, State) else state
@@ -203,8 +200,6 @@ def run_variant(
     return State(type="COMPLETED", name="RunResult", message=f"{built} built", data=result)  # pyright: ignore[reportArgumentType]
 
 
-HELDOUT = "heldout/all"
-
 BASELINES = ("5gram_", "unigram_", "xz_", "frequent_", "majority_")
 """Prefixes of held-out metrics that are a baseline's."""
 
@@ -212,8 +207,6 @@ PER_TOKEN = re.compile("perplexity|accuracy|per_token")
 """Held-out metrics that are per token of a vocabulary, and not per byte."""
 
 LOSS, SPEED = "training loss", "tokens a second"
-
-ITEM_SCORES = "item_scores"
 
 
 def read_result(record: RunData) -> RunResult:
@@ -247,14 +240,13 @@ def _add_scores(scores: Artifact, found: RunResult) -> None:
     for row in score_rows(scores):
         if row["value"] is None:
             continue
-        if row["task"] == HELDOUT and not row["metric"].startswith(BASELINES):
+        if row["task"] == "heldout/all" and not row["metric"].startswith(BASELINES):
             name = row["metric"].replace("_", " ")
             found.values[name] = row["value"]
             found.of_heldout[name] = row["metric"]
             if row["metric"].endswith("accuracy"):
                 found.higher.add(name)
-    of_items = rows_of(scores.table(ITEM_SCORES), ItemScoreRow)
-    for row in of_items:
+    for row in rows_of(scores.table("item_scores"), ItemScoreRow):
         name = f"{row['task']} {row['metric']}, {format_shots(row['shots'])}"
         found.items.setdefault(name, {})[row["item_id"]] = row["value"]
     for name, items in found.items.items():

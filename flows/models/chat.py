@@ -57,6 +57,7 @@ class Chat:
                 f" fills its blanks, and `bessemer model predict` gives answers of a fine-tuned one"
             )
         self._network, self._tokenizer = trained.network, trained.tokenizer
+        self._context = trained.network.config.context
         self._description = trained.description
         self._device: Device = device
         self._template = chat_template(trained)
@@ -68,17 +69,12 @@ class Chat:
         """Whether the model was fine-tuned on conversations, or its tokenizer has a chat template."""
         return self._template is not None
 
-    @property
-    def context(self) -> int:
-        """Tokens that the model sees."""
-        return self._network.config.context
-
     def answer(self, messages: Sequence[Message], sampling: Sampling, tokens: int) -> Answer:
         """Return the answer to messages, the last of which is the user's, of at most `tokens` tokens."""
         assert self._template is not None, "a model without a template continues texts"
         kept, ids = list(messages), self._template.prompt(messages, self._tokenizer)
         system = 1 if kept[0].role == "system" else 0
-        while len(ids) > KEPT_SHARE * self.context and len(kept) > system + 2:
+        while len(ids) > KEPT_SHARE * self._context and len(kept) > system + 2:
             del kept[system : system + 2]
             ids = self._template.prompt(kept, self._tokenizer)
         return Answer(self._stream(ids, sampling, tokens, stripped=True), len(messages) - len(kept))
@@ -86,7 +82,7 @@ class Chat:
     def continuation(self, text: str, sampling: Sampling, tokens: int) -> Answer:
         """Return what follows a text, of at most `tokens` tokens."""
         ids = prompt_ids(self._tokenizer, text)
-        return Answer(self._stream(ids, sampling, tokens, stripped=False), max(0, len(ids) - self.context))
+        return Answer(self._stream(ids, sampling, tokens, stripped=False), max(0, len(ids) - self._context))
 
     def _stream(self, ids: list[int], sampling: Sampling, tokens: int, *, stripped: bool) -> Iterator[ChatToken]:
         seen: list[int] = []

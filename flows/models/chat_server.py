@@ -93,7 +93,6 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "bessemer", ""
 
     def do_GET(self) -> None:
-        """Send the page."""
         if self._refused(""):
             return
         self._begin(200, "text/html; charset=utf-8", len(self.server.page))

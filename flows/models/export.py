@@ -29,17 +29,10 @@ class Exported:
     reused: bool
 
 
-@dataclass(frozen=True)
-class Preparation:
-    """What the stage takes: the model, the settings, and the model card of the run that trained it."""
-
-    source: ModelSource
-    config: ExportConfig
-    card: str | None
-
-
-def prepare_export(root: Path, model: str, licence: str | None = None, shard_bytes: int | None = None) -> Preparation:
-    """Return what is exported for the model of a run or folder.
+def prepare_export(
+    root: Path, model: str, licence: str | None, shard_bytes: int
+) -> tuple[ModelSource, ExportConfig, str | None]:
+    """Return the model of a run or folder, the settings of its export, and the model card of the run that trained it.
 
     `licence` is the licence declared for the model; `shard_bytes` limits each file of weights. Raises InputError for a
     model that cannot be exported, and RecipeError where no class of `transformers` computes the network, or where the
@@ -65,7 +58,7 @@ def prepare_export(root: Path, model: str, licence: str | None = None, shard_byt
             write_tokenizer(Path(folder), stored.tokenizer, context=stored.config.context, chat=chat_of(stored))
             loaded_by = tokenizer_class(Path(folder), class_name)
         card = model_card(record, root, licence, class_name, loaded_by)
-    return Preparation(source, ExportConfig(**({} if shard_bytes is None else {"shard_bytes": shard_bytes})), card)
+    return source, ExportConfig(shard_bytes=shard_bytes), card
 
 
 def check_target(folder: Path) -> None:

@@ -54,7 +54,7 @@ def _other_result(folder: Path) -> InputError:
 
 
 def predict_records(
-    root: Path, model: str, task: str | None, records: list[dict[str, Any]], *, probabilities: bool = False
+    root: Path, model: str, task: str | None, records: list[dict[str, Any]], *, probabilities: bool
 ) -> list[dict[str, Any]]:
     """Return the records with the model's predictions in the task's answer field.
 

@@ -62,12 +62,8 @@ def export(
         run_id: Name of the run's folder; derived from the time where empty.
         root: Folder of all artifacts and runs, or the address of an object store.
     """
-
-    def inputs(root: Path) -> tuple[Any, ...]:
-        prepared = prepare_export(root, model, licence or None, shard_bytes)
-        return prepared.source, prepared.config, prepared.card
-
-    return _end(f"export {Path(model).name}", "export", root, run_id, inputs)
+    name = f"export {Path(model).name}"
+    return _end(name, "export", root, run_id, lambda root: prepare_export(root, model, licence or None, shard_bytes))
 
 
 def _end(name: str, stage: str, root: Path, run_id: str, inputs: Callable[[Path], tuple[Any, ...]]) -> RunData:

@@ -67,11 +67,12 @@ def write_text(
 
     `write` is called with parts of the text as they are generated. Raises InputError for a BERT without blanks to fill.
     """
+    from model.inference.generate import stream_tokens
     from model.nn.bert import BERT
     from model.nn.gpt import GPT
     from model.nn.t5 import T5
 
-    network = trained.network
+    network, tokenizer = trained.network, trained.tokenizer
     if isinstance(network, BERT):
         written = _masks_filled(trained, network, Blanks.in_text(prompt), sampling, sample)
         write(written.text)
@@ -85,10 +86,9 @@ def write_text(
         ids = _answer(trained, network, prompt, sampling, tokens, sample)
     else:
         assert isinstance(network, GPT), f"no way to write with a {type(network).__name__}"
-        ids = _continuation(trained, network, prompt, sampling, tokens, sample)
-    decode = (
-        trained.tokenizer.decode_following if prompt and continues_prompt(trained, prompt) else trained.tokenizer.decode
-    )
+        start = prompt_ids(tokenizer, prompt)
+        ids = stream_tokens(network, start, sampling, max_new_tokens=tokens, stop=tokenizer.eos, sample=sample)
+    decode = tokenizer.decode_following if prompt and continues_prompt(trained, prompt) else tokenizer.decode
     parts = []
     for part in decoded(ids, decode):
         parts.append(part)
@@ -110,15 +110,12 @@ def write_texts(
         ]
     tokenizer = trained.tokenizer
     asked = [Prompt(prompt_ids(tokenizer, prompt), sampling, sample) for prompt in prompts for sample in range(samples)]
-    written = generate_batch(trained.network, asked, max_new_tokens=tokens, stop=tokenizer.eos)
-    decoded_ids = iter(written)
-    return [
-        [
-            GeneratedText((tokenizer.decode_following if prompt else tokenizer.decode)(next(decoded_ids)))
-            for _ in range(samples)
-        ]
-        for prompt in prompts
-    ]
+    written = iter(generate_batch(trained.network, asked, max_new_tokens=tokens, stop=tokenizer.eos))
+    found: list[list[GeneratedText]] = []
+    for prompt in prompts:
+        decode = tokenizer.decode_following if prompt else tokenizer.decode
+        found.append([GeneratedText(decode(next(written))) for _ in range(samples)])
+    return found
 
 
 @dataclass(frozen=True)
@@ -270,17 +267,6 @@ def _answer(
     inputs = [*ids, *tokenizer.sentinels[:1], tokenizer.eos]
     ended = stream_target(network, inputs, writing, sampling, max_new_tokens=tokens + 1, allowed=rule, sample=sample)
     return (token for token in ended if token not in tokenizer.sentinels)
-
-
-def _continuation(
-    trained: Trained, network: Any, prompt: str, sampling: "Sampling", tokens: int, sample: int
-) -> Iterator[int]:
-    from model.inference.generate import stream_tokens
-
-    tokenizer = trained.tokenizer
-    return stream_tokens(
-        network, prompt_ids(tokenizer, prompt), sampling, max_new_tokens=tokens, stop=tokenizer.eos, sample=sample
-    )
 
 
 def prompt_ids(tokenizer: "Tokenizer", prompt: str) -> list[int]:

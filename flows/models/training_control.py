@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 TRAINING = Path("scratch") / "train"
 
-BEFORE_TRAINING = "chunk"
-
 POLL_SECONDS = 1.0
-
-RUN_FILES = f"*/scratch/train/{RUN_FILE}"
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ def unfinished(root: Path, run_id: str | None) -> Unfinished:
     record = open_run(root, run_id, needs="chunk")
     recipe = recipe_of(root / "runs" / record["run_id"])
     training = f"the training of run {record['run_id']}"
-    cure = f"Run the recipe with `--until {BEFORE_TRAINING}`, then ask again."
+    cure = "Run the recipe with `--until chunk`, then ask again."
     would = existing_artifact(recipe, root, "train", training, cure)
     if not isinstance(would, WouldBuild):
         raise InputError(f"{training} has ended; there is nothing to resume")
@@ -138,7 +134,8 @@ def wait_for_multi_host_training(root: Path, wait_seconds: float) -> tuple[Path,
     """
     deadline = time.monotonic() + wait_seconds
     while True:
-        found = sorted((root / "work").glob(RUN_FILES), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        files = (root / "work").glob(f"*/{TRAINING}/{RUN_FILE}")
+        found = sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)
         for path in found:
             run = read_run(path)
             if run.train.hosts.count > 1 and find_damage(run.out / RESULT) is not None:

@@ -19,8 +19,6 @@ from model.errors import BessemerError, IntegrityError
 
 log = logging.getLogger(__name__)
 
-CRASHED = "it died; finished artifacts are kept, and the next nightly run takes its files"
-
 
 def end(raw: RawRecipe, night: Night, state: str, why: str, occasion: Occasion) -> Night:
     """Write how a nightly run ended, and notify people who asked for this occasion.

@@ -20,7 +20,7 @@ from flows.recipe.schema import Recipe
 from flows.recipe.stages import StageLimitReached
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.model_registry import Promotion, promote
-from flows.runs.record import RunData
+from flows.runs.record import RunData, write_recipe
 from model.errors import GuardError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import ChunkResult, EvaluateResult
@@ -73,8 +73,8 @@ def run_nightly(tonight: NightlyContext, pipeline: Pipeline, server: str | None)
         before = run_artifacts(open_run(root, tonight.base.run_id)) if tonight.base else {}
         recipe = tonight.recipe()
         nights = list_nights(root)
-        tonight.needs = check_night(recipe, night.files, root, tonight.raw.nightly, before, server, nights)
-        tonight.say(describe_start(night, tonight.needs))
+        needs = check_night(recipe, night.files, root, tonight.raw.nightly, before, server, nights)
+        tonight.say(describe_start(night, needs))
         return _run_and_judge(tonight, recipe, before, pipeline)
     except PromotionBlocked:
         raise
@@ -92,12 +92,9 @@ def _run_and_judge(tonight: NightlyContext, recipe: Recipe, before: dict[str, Ar
     too_little: list[NotEnoughData] = []
 
     def between(folder: Path, stage: str, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        if stage == "vocab":
-            try:
-                _check_enough(inputs[0], recipe, tonight.raw.nightly.least_bytes)
-            except NotEnoughData as error:
-                too_little.append(error)
-                raise
+        if stage == "vocab" and (error := _shortage(inputs[0], recipe, tonight.raw.nightly.least_bytes)):
+            too_little.append(error)
+            raise error
         if stage == "chunk":
             return _without_exhausted_sources(folder, inputs, recipe)
         return inputs
@@ -179,18 +176,14 @@ def _blocked(tonight: NightlyContext, why: str, verdict: Verdict) -> PromotionBl
     return PromotionBlocked(describe_blocked(night, why), night.run_id, night.base or "", named)
 
 
-def _check_enough(documents: Artifact, recipe: Recipe, least: int | None) -> None:
+def _shortage(documents: Artifact, recipe: Recipe, least: int | None) -> NotEnoughData | None:
     left = documents.report.total().bytes_out
-    batch = BYTES_PER_TOKEN * recipe.train.batch_rows * recipe.chunk.row_length
-    needed = batch if least is None else least
-    if left < needed:
-        raise NotEnoughData(left, needed)
+    needed = BYTES_PER_TOKEN * recipe.train.batch_rows * recipe.chunk.row_length if least is None else least
+    return NotEnoughData(left, needed) if left < needed else None
 
 
 def _without_exhausted_sources(folder: Path, inputs: tuple[Any, ...], recipe: Recipe) -> tuple[Any, ...]:
     """Return chunk's inputs with weight 0 for sources without remaining new text; update the run's recipe too."""
-    from flows.runs.record import write_recipe
-
     documents, *rest, config = inputs
     left = documents.report.sources
     weights = {
@@ -213,8 +206,6 @@ def _count(night: Night, artifacts: dict[str, Artifact]) -> None:
     night.unique_tokens = {source: line["tokens"] for source, line in packed.mixture.items()}
 
 
-DOCUMENT_SCORES, ITEM_SCORES = "document_scores", "item_scores"
-
 MAX_SHOWN = 3
 
 
@@ -226,8 +217,8 @@ def judge(after: Artifact, before: Artifact | None, config: NightlyConfig) -> Ve
     """Compare the evaluation of a nightly run with that of the current model."""
     if before is None:
         return Verdict((), ())
-    bits = bits_regressions(after.table(DOCUMENT_SCORES), before.table(DOCUMENT_SCORES))
-    scores = score_regressions(after.table(ITEM_SCORES), before.table(ITEM_SCORES))
+    bits = bits_regressions(after.table("document_scores"), before.table("document_scores"))
+    scores = score_regressions(after.table("item_scores"), before.table("item_scores"))
     figures = (*bits, *scores)
     allowed = [config.max_rise] * len(bits) + [config.max_fall] * len(scores)
     beyond = holm_significant([one.chance for one in figures], config.level)

@@ -52,7 +52,7 @@ class Notification(TypedDict):
     """Figures in which the new model is worse."""
 
 
-def notify(config: NotifyConfig, occasion: Occasion, message: Notification, pause: float = PAUSE_SECONDS) -> list[str]:
+def notify(config: NotifyConfig, occasion: Occasion, message: Notification) -> list[str]:
     """Send a message by webhook and mail as configured, if they ask for this occasion, and return the outcomes.
 
     An outcome is `webhook: sent` or `mail: failed after 3 attempts (ConnectionRefusedError)`. `message` is the JSON
@@ -62,17 +62,17 @@ def notify(config: NotifyConfig, occasion: Occasion, message: Notification, paus
         return []
     outcomes: list[str] = []
     if config.webhook:
-        outcomes.append(f"webhook: {_try_sending(lambda: _post(config, message), pause)}")
+        outcomes.append(f"webhook: {_try_sending(lambda: _post(config, message))}")
     if config.mail_to:
-        outcomes.append(f"mail: {_try_sending(lambda: _mail(config, message), pause)}")
+        outcomes.append(f"mail: {_try_sending(lambda: _mail(config, message))}")
     return outcomes
 
 
-def _try_sending(send: Callable[[], None], pause: float) -> str:
+def _try_sending(send: Callable[[], None]) -> str:
     problem = ""
     for attempt in range(ATTEMPTS):
         if attempt:
-            time.sleep(pause)
+            time.sleep(PAUSE_SECONDS)
         try:
             send()
         except RecipeError as error:
@@ -132,12 +132,12 @@ def _mail(config: NotifyConfig, message: Notification) -> None:
         server.send_message(letter)
 
 
-def describe_start(night: Night, needs: Needs | None) -> str:
+def describe_start(night: Night, needs: Needs) -> str:
     """Return what is new, what training continues from, and what it will take, without full stop."""
     count = sum(map(len, night.files.values()))
     base = f"continuing from run {night.base}" if night.base else "the first nightly run"
-    takes = f"; {describe_needs(needs)}" if needs is not None else ""
-    return f"{count:,} new file{'' if count == 1 else 's'} of {', '.join(sorted(night.files))}; {base}{takes}"
+    files = f"{count:,} new file{'' if count == 1 else 's'} of {', '.join(sorted(night.files))}"
+    return f"{files}; {base}; {describe_needs(needs)}"
 
 
 def describe_blocked(night: Night, why: str) -> str:

@@ -19,6 +19,7 @@ from flows.nightly.history import Files, Night
 from flows.planning.cost_model import network_of, recipe_memory
 from flows.planning.preconditions import find_source_files
 from flows.recipe.schema import Recipe
+from flows.recipe.stages import DATA_STAGES
 from model.errors import BessemerError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.results import TrainResult
@@ -31,7 +32,6 @@ spans, and temporary files."""
 STAGE_MEMORY = 1.0e9
 """Memory of the largest data stage with two workers (docs/decisions.md, memory over growing input)."""
 SERVER_SECONDS = 10.0
-DATA_STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk")
 
 
 @dataclass(frozen=True)
@@ -97,22 +97,18 @@ def data_throughput(before: Mapping[str, Artifact]) -> tuple[int, float]:
     return read, sum(manifest_of(before[stage])["timings"]["seconds"] for stage in DATA_STAGES if stage in before)
 
 
-def _seconds_per_byte(before: Mapping[str, Artifact], nights: Iterable[Night]) -> float | None:
-    """Return the rate of the nightly run that read most; in a small one other costs than its bytes dominate."""
-    rates = [data_throughput(before), *((night.read_bytes or 0, night.data_seconds or 0.0) for night in nights)]
-    read, seconds = max(rates)
-    return seconds / read if read else None
-
-
 def _seconds(
     recipe: Recipe, before: Mapping[str, Artifact], nights: Iterable[Night], text: int, tokens: float, *, measure: bool
 ) -> tuple[float | None, float | None]:
     """Return the seconds of the whole nightly run, and of its stages before training."""
-    per_byte = _seconds_per_byte(before, nights)
+    # In a nightly run that read little, other costs than its bytes dominate.
+    rates = [data_throughput(before), *((night.read_bytes or 0, night.data_seconds or 0.0) for night in nights)]
+    read, took = max(rates)
     speed = TrainResult.of(before["train"].report).training["tokens_s"] if "train" in before else None
-    if per_byte is not None and speed:
+    if read and speed:
         measured = manifest_of(before["evaluate"])["timings"]["seconds"] if "evaluate" in before else 0.0
-        return per_byte * text + tokens / speed + measured, per_byte * text
+        data = took / read * text
+        return data + tokens / speed + measured, data
     if not measure or recipe.train.device != "cpu":
         return None, None
     from flows.planning.machine_speed import measured_step

@@ -5,9 +5,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.nightly.finish import CRASHED, end, notify_start_failures, record_failures
+from flows.nightly.finish import end, notify_start_failures, record_failures
 from flows.nightly.history import INTERRUPTED, PROMOTED, UNDER_WAY, Night, list_nights, new_files, taken_files
-from flows.nightly.preflight import Needs
 from flows.nightly.recipe import Base, RawRecipe, base_of, read_raw
 from flows.planning.preconditions import find_source_files
 from flows.recipe.schema import Recipe
@@ -31,7 +30,6 @@ class NightlyContext:
     whole: Recipe
     base: Base | None
     night: Night
-    needs: Needs | None = None
     say: Say = ignore
 
     @property
@@ -39,7 +37,6 @@ class NightlyContext:
         return not self.night.files
 
     def recipe(self) -> Recipe:
-        """Return the recipe to run."""
         return self.whole if self.base is None else self.raw.of_night(self.night.files, self.base)
 
 
@@ -128,7 +125,8 @@ def _close_interrupted(raw: RawRecipe, nights: Sequence[Night]) -> None:
         if night.run_id in promoted:
             end(raw, night, PROMOTED, promoted[night.run_id].why, "promoted")
         else:
-            end(raw, night, INTERRUPTED, CRASHED, "failed")
+            why = "it died; finished artifacts are kept, and the next nightly run takes its files"
+            end(raw, night, INTERRUPTED, why, "failed")
 
 
 def _named_night(name: str, nights: list[Night], base: Base | None) -> str:

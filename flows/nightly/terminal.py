@@ -1,7 +1,6 @@
 """Tables of nightly runs and of promotions for the terminal."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from flows.metrics.formatting import format_count, shorten
 from flows.nightly.history import BLOCKED, FAILED, PROMOTED, Night
@@ -63,7 +62,7 @@ def format_bits(night: Night) -> str:
 
 def describe_nightly_run(night: Night) -> str:
     """Return what the command prints at the end of a nightly run."""
-    lines: list[Any] = [f"nightly run {night.run_id}: {night.state}; {night.why}"]
+    lines = [f"nightly run {night.run_id}: {night.state}; {night.why}"]
     if night.documents is not None:
         lines.append(
             f"{night.documents:,} new documents, {format_count(night.tokens or 0)} tokens, bits per byte"

@@ -54,8 +54,7 @@ class PlanOptions:
             if value is not None:
                 raise RecipeError(
                     f"estimate: --{name} {format_count(value)} is for the calculator; a recipe defines its own sizes."
-                    " Leave"
-                    f" it out, or change the recipe's with {override}"
+                    f" Leave it out, or change the recipe's with {override}"
                 )
 
     def device(self) -> Accelerator:

@@ -293,11 +293,8 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
     console.print(f"  languages  {_shares(source.languages)}", soft_wrap=True)
     dropped = sum(rule.documents for rule in source.drops)
     share = _share(source.dropped_bytes, source.bytes, 1)
-    console.print(
-        f"  cleaning would drop {counted(dropped, 'document')}, {share} of the text"
-        if dropped
-        else "  cleaning would drop nothing"
-    )
+    lost = f"{counted(dropped, 'document')}, {share} of the text" if dropped else "nothing"
+    console.print(f"  cleaning would drop {lost}")
     for rule in source.drops:
         console.print(
             f"    {rule.rule}: {counted(rule.documents, 'document')}, {_share(rule.bytes, source.bytes, 1)} of the text"

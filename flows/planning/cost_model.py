@@ -65,7 +65,7 @@ class Shape:
         return 12.0 * self.layers * self.width * self.context
 
 
-def flops_of_token(parameters: float, shape: Shape | None = None) -> float:
+def flops_of_token(parameters: float, shape: Shape | None) -> float:
     """Return FLOPs per training token, forward and backward: 6 N, plus attention where the shape is known."""
     return 6.0 * parameters + (shape.attention_flops if shape is not None else 0.0)
 
@@ -340,11 +340,6 @@ def effective_tokens(unique: float, epochs: float) -> float:
         return unique * epochs
     repetitions = epochs - 1
     return unique * (1 + REPETITION_DECAY * (1 - math.exp(-repetitions / REPETITION_DECAY)))
-
-
-def optimal_parameters_for_tokens(tokens: float) -> float:
-    """Return the parameters of the compute-optimal model for that many (effective) tokens."""
-    return tokens / TOKENS_PER_PARAMETER
 
 
 def _known(value: float | None) -> float:

@@ -20,13 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.metrics.statistics import Z_95, Interval, wilson
-from flows.planning.pilot import Pilot, PilotShare
+from flows.planning.pilot import Pilot
+from flows.runs.run_documents import parts_of
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.ledger import DROP
 from tasks.artifacts.tables.rows import Survivor
 from tasks.decontaminate.config import DecontaminateConfig
@@ -65,7 +64,9 @@ class SourceEstimate:
 
 def estimate_sources(pilot: Pilot, config: DecontaminateConfig) -> dict[str, SourceEstimate]:
     """Return the estimate of each source; `config` determines how much is held out."""
-    ids = _source_rows(pilot.artifacts["sample"])
+    ids: dict[str, list[bytes]] = {}
+    for doc_id, source in _sources(pilot.artifacts["sample"]):
+        ids.setdefault(source, []).append(doc_id)
     after = {stage: _bytes_by_document(pilot.artifacts[stage]) for stage in DOCUMENT_STAGES}
     tokens = _tokens_by_document(pilot.artifacts["chunk"])
     copies = _seen_copies(pilot)
@@ -74,23 +75,15 @@ def estimate_sources(pilot: Pilot, config: DecontaminateConfig) -> dict[str, Sou
     }
 
 
-def _source_rows(sample: Artifact) -> dict[str, list[bytes]]:
-    """Return the ids of each source's documents in the pilot."""
-    found: dict[str, list[bytes]] = {}
-    for doc_id, source in _sources(sample):
-        found.setdefault(source, []).append(doc_id)
-    return found
-
-
 def _sources(artifact: Artifact) -> Iterable[tuple[bytes, str]]:
-    for table in _tables(artifact, "documents", ("doc_id", "source")):
+    for table in parts_of(artifact, "documents", ["doc_id", "source"]):
         yield from zip(table.column("doc_id").to_pylist(), table.column("source").to_pylist(), strict=True)
 
 
 def _bytes_by_document(artifact: Artifact) -> dict[bytes, int]:
     """Return the UTF-8 bytes of each document, over all its segments."""
     found: Counter[bytes] = Counter()
-    for table in _tables(artifact, "documents", ("doc_id", "text")):
+    for table in parts_of(artifact, "documents", ["doc_id", "text"]):
         sizes = pc.binary_length(table.column("text")).to_pylist()
         for doc_id, size in zip(table.column("doc_id").to_pylist(), sizes, strict=True):
             found[doc_id] += size
@@ -100,7 +93,7 @@ def _bytes_by_document(artifact: Artifact) -> dict[bytes, int]:
 def _tokens_by_document(chunk: Artifact) -> dict[bytes, int]:
     """Return the packed tokens of each document, including the end-of-text token of each segment."""
     found: Counter[bytes] = Counter()
-    for table in _tables(chunk, "spans", ("doc_id", "tok_len")):
+    for table in parts_of(chunk, "spans", ["doc_id", "tok_len"]):
         for row in table.group_by("doc_id").aggregate([("tok_len", "sum")]).to_pylist():
             found[row["doc_id"]] += row["tok_len_sum"]
     return found
@@ -125,7 +118,7 @@ def _seen_copies(pilot: Pilot) -> dict[str, ObservedCopies]:
     """Return the duplicates that dedup found in each source; a group is a kept document and its copies."""
     source_of = dict(_sources(pilot.artifacts["clean"]))
     survivor_of: dict[bytes, bytes] = {}
-    for table in _tables(pilot.artifacts["dedup"], "ledger", ("doc_id", "action", "evidence")):
+    for table in parts_of(pilot.artifacts["dedup"], "ledger", ["doc_id", "action", "evidence"]):
         for row in table.filter(pc.equal(table.column("action"), DROP)).to_pylist():
             if kept := Survivor.of(row["evidence"]):
                 survivor_of[row["doc_id"]] = bytes.fromhex(kept.survivor)
@@ -147,7 +140,7 @@ def _estimate(
     copies: ObservedCopies,
     config: DecontaminateConfig,
 ) -> SourceEstimate:
-    share: PilotShare = pilot.shares[name]
+    share = pilot.shares[name]
     read = pilot.artifacts["sample"].report.sources[name]
     available = read.documents_in - read.rejected
     whole_documents = available * share.recipe_rate
@@ -255,7 +248,7 @@ def total(parts: Iterable[Interval]) -> Interval:
     return Interval(max(0.0, value - below), value, value + above)
 
 
-def drawn_share(sizes: npt.NDArray[np.float64], count: float, rate: float) -> Interval:
+def drawn_share(sizes: F64, count: float, rate: float) -> Interval:
     """Return the drawn amount relative to its expectation, where each of `count` documents is drawn at `rate`.
 
     `sizes` are those of a sample of the documents, in any unit; ones count documents. A sum of independent draws has
@@ -268,9 +261,7 @@ def drawn_share(sizes: npt.NDArray[np.float64], count: float, rate: float) -> In
     return Interval(max(0.0, 1 - half), 1.0, 1 + half)
 
 
-def ratio_total(
-    before: npt.NDArray[np.float64], after: npt.NDArray[np.float64], whole_before: float, share_taken: float
-) -> Interval:
+def ratio_total(before: F64, after: F64, whole_before: float, share_taken: float) -> Interval:
     """Return the population total of `after` by the ratio estimator (Cochran 1977, chapter 6).
 
     The estimator uses sampled pairs and the known total of `before`, so that the interval depends on how the ratio
@@ -287,7 +278,3 @@ def ratio_total(
     error = math.sqrt((1 - share_taken) / before.size) * deviation / float(before.mean())
     half = Z_95 * error * whole_before
     return Interval(max(0.0, value - half), value, value + half)
-
-
-def _tables(artifact: Artifact, table: str, columns: Iterable[str]) -> Iterable[pa.Table]:
-    return (read_table(path).select(list(columns)) for path in artifact.files(table))

@@ -57,36 +57,11 @@ SPEEDS = {
 """NVIDIA's data sheets of the devices, and of DGX-1 (4 x 100 Gb/s), DGX A100 (8 x 200) and DGX H100 (8 x 400)."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """A layout and its cost."""
-
-    train: TrainConfig
-    layout: "DryLayout"
-    seconds: float
-    """Of a step."""
-    fits: bool
-
-
-@dataclass(frozen=True)
-class Search:
-    """What a search found."""
-
-    tried: tuple[Found, ...]
-    """Layouts that were started dry, the cheapest that fits first."""
-    refused: str
-    """Why some were not tried; empty where nothing prevented any."""
-
-
-def describe(train: TrainConfig) -> str:
-    """Return `data 32 x tensor 4 x pipeline 8, 1 row`."""
-    rows = f"{train.rows_at_once} row{'s' * (train.rows_at_once > 1)}"
-    parts = f"data {train.data_parallel} x tensor {train.tensor_parallel} x pipeline {train.pipeline_parallel}"
-    return f"{parts}, {rows}"
-
-
-def search_layouts(network: NetworkConfig, train: TrainConfig, device: Accelerator, devices: int) -> Search:
-    """Return the layouts of a training over so many devices, by cost; RecipeError for devices without known links."""
+def search_layouts(
+    network: NetworkConfig, train: TrainConfig, device: Accelerator, devices: int
+) -> "tuple[list[TriedLayout], str]":
+    """Return the layouts of a training over so many devices that were started dry, the cheapest that fits first, and
+    why some were not tried; RecipeError for devices without known links."""
     from model.engines.dry_layout import dry_layout
 
     if device.name not in SPEEDS:
@@ -95,28 +70,30 @@ def search_layouts(network: NetworkConfig, train: TrainConfig, device: Accelerat
             f" accelerator on which the trainer runs: --hardware v100, a100, h100 or h200"
         )
     candidates, reasons = list[TrainConfig](), dict[str, None]()
+    over = {"engine": "fsdp", "zero_stage": type(train).model_fields["zero_stage"].default, "compile": False}
     for settings in _combinations(train, devices):
         try:
-            candidate = _with(train, **settings)
+            candidate = TrainConfig.model_validate(train.model_dump() | over | settings)
             check_consistency(network, candidate)
         except ValueError as error:
             if "batch_rows" not in (reason := _reason(error)):  # Other sizes are tried anyway.
                 reasons[reason] = None
             continue
         candidates.append(candidate)
-    rough = {id(one): _rough_seconds(network, one, device) for one in candidates}
-    found: list[Found] = []
-    for candidate in sorted(candidates, key=lambda one: rough[id(one)]):
-        best = min((one.seconds for one in found if one.fits), default=float("inf"))
-        if len(found) >= MOST_STARTS or rough[id(candidate)] > best:
+    rough = [(_rough_seconds(network, one, device), one) for one in candidates]
+    found: list[TriedLayout] = []
+    for least, candidate in sorted(rough, key=lambda one: one[0]):
+        best = min((one["seconds"] for one in found if one["fits"]), default=float("inf"))
+        if len(found) >= MOST_STARTS or least > best:
             break
         if _least_bytes(network, candidate) > device.memory_bytes:
             continue
         layout = dry_layout(network, candidate)
         fits = layout.fullest.peak <= (1 - FREE) * device.memory_bytes
-        found.append(Found(candidate, layout, step_seconds(network, candidate, layout, device), fits))
-    found.sort(key=lambda one: (not one.fits, one.seconds))
-    return Search(tuple(found), "; ".join(reasons))
+        seconds = step_seconds(network, candidate, layout, device)
+        found.append({**_values(candidate, layout), "seconds": seconds, "fits": fits})
+    found.sort(key=lambda one: (not one["fits"], one["seconds"]))
+    return found, "; ".join(reasons)
 
 
 def _combinations(train: TrainConfig, devices: int) -> Iterator[dict[str, int]]:
@@ -133,11 +110,6 @@ def _combinations(train: TrainConfig, devices: int) -> Iterator[dict[str, int]]:
                         "micro_batch_rows": rows,
                         "ranks": devices,
                     }
-
-
-def _with(train: TrainConfig, **settings: object) -> TrainConfig:
-    over = {"engine": "fsdp", "zero_stage": type(train).model_fields["zero_stage"].default, "compile": False}
-    return TrainConfig.model_validate(train.model_dump() | over | settings)
 
 
 def _reason(error: ValueError) -> str:
@@ -206,6 +178,7 @@ class StartedLayout(TypedDict):
     """A layout that was started dry."""
 
     layout: str
+    """`data 32 x tensor 4 x pipeline 8, 1 row`."""
     ranks: "tuple[DryRank, ...]"
     micro_batches: int
     bubble: float
@@ -222,9 +195,10 @@ class OwnLayout(StartedLayout):
 
 
 class TriedLayout(StartedLayout):
-    """One of a search, and its cost (`Found`)."""
+    """One of a search, and its cost."""
 
     seconds: float
+    """Of a step."""
     fits: bool
 
 
@@ -248,7 +222,7 @@ class LayoutSection(TypedDict):
     tried: list[TriedLayout]
     """The cheapest that fits first."""
     refused: str
-    """Why some were not tried."""
+    """Why some were not tried; empty where nothing prevented any."""
 
 
 def layout_section(recipe: Recipe, device: Accelerator | None, devices: int | None) -> LayoutSection:
@@ -270,11 +244,7 @@ def layout_section(recipe: Recipe, device: Accelerator | None, devices: int | No
         "refused": "",
     }
     if device is not None:
-        search = search_layouts(network, train, device, devices or train.ranks)
-        section["tried"] = [
-            {**_values(one.train, one.layout), "seconds": one.seconds, "fits": one.fits} for one in search.tried
-        ]
-        section["refused"] = search.refused
+        section["tried"], section["refused"] = search_layouts(network, train, device, devices or train.ranks)
     return section
 
 
@@ -296,8 +266,10 @@ def _kept(network: NetworkConfig, train: TrainConfig, first: "DryRank") -> list[
 
 
 def _values(train: TrainConfig, layout: "DryLayout") -> StartedLayout:
+    rows = f"{train.rows_at_once} row{'s' * (train.rows_at_once > 1)}"
+    parts = f"data {train.data_parallel} x tensor {train.tensor_parallel} x pipeline {train.pipeline_parallel}"
     return {
-        "layout": describe(train),
+        "layout": f"{parts}, {rows}",
         "ranks": layout.ranks,
         "micro_batches": layout.micro_batches,
         "bubble": layout.bubble,

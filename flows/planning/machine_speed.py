@@ -58,7 +58,7 @@ class MeasuredStep:
     """Model FLOP/s."""
 
 
-def measured_step(config: NetworkConfig, rows: int, threads: int, dtype: Dtype = "float32") -> MeasuredStep:
+def measured_step(config: NetworkConfig, rows: int, threads: int, dtype: Dtype) -> MeasuredStep:
     """Measure forward and backward passes of a network for about a second, without the optimizer."""
     rows = max(1, min(rows, MAX_TOKENS // config.context))
     before = torch.get_num_threads()

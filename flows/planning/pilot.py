@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from flows.inspection.file_head import StoredFile, count_records
 from flows.planning.preconditions import find_source_files
 from flows.recipe.schema import Recipe
 from flows.reports.progress import ProgressBars
-from flows.runs.pipeline import BUILDERS
+from flows.runs.pipeline import BUILDERS, run_stages
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact, manifest_of
@@ -30,10 +31,6 @@ from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import SourceFiles
 from tasks.sample.mixture import plan_mixture
 from tasks.vocab.config import VocabConfig
-
-PILOTS = "pilots"
-
-STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk")
 
 HEAVY = (
     "tasks.sample.sampler",
@@ -69,11 +66,6 @@ class PilotShare:
     raised: bool
     """Whether the share was raised above the requested one, because the source or the whole corpus is small."""
 
-    @property
-    def of_all(self) -> float:
-        """Share of all documents in the files."""
-        return self.of_selected * self.recipe_rate
-
 
 @dataclass(frozen=True)
 class Measurement:
@@ -89,8 +81,6 @@ class Pilot:
     """A pilot: artifacts and measurements by stage."""
 
     root: Path
-    recipe: Recipe
-    """The recipe of the pilot."""
     shares: dict[str, PilotShare]
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     measured: dict[str, Measurement] = field(default_factory=dict)
@@ -101,32 +91,28 @@ def run_pilot(recipe: Recipe, root: Path, share: float, watcher: ProgressListene
 
     Raises what a run would raise, such as for a missing input or a limit that stops a stage.
     """
-    place = root / PILOTS
+    place = root / "pilots"
     listings = find_source_files(recipe)
     shares = pilot_shares(recipe, listings, share)
     # Nothing is held out: how much a run holds out follows from the recipe's limits, not from a pilot.
     small = recipe.model_copy(
         update={
-            "sample": pilot_sample(recipe.sample, listings, shares),
+            "sample": pilot_sample(recipe.sample, shares),
             "decontaminate": recipe.decontaminate.model_copy(update={"heldout_share": 0.0}),
         }
     )
-    pilot = Pilot(place, small, shares)
+    pilot = Pilot(place, shares)
     context = RunContext(place, run_id="pilot", listener=watcher)
     for name in HEAVY:
         importlib.import_module(name)
 
     def step(stage: str, *inputs: Any) -> Artifact:
-        artifact, pilot.measured[stage] = _measured_build(context, stage, *inputs)
-        pilot.artifacts[stage] = artifact
+        build = partial(_measured_build, context, stage, *inputs[:-1])
+        found = _vocabulary(build, inputs[-1], context) if stage == "vocab" else build(inputs[-1])
+        artifact, pilot.measured[stage] = found
         return artifact
 
-    documents = step("sample", small.sample)
-    cleaned = step("clean", documents, small.clean)
-    unique = step("dedup", cleaned, small.dedup)
-    unseen = step("decontaminate", unique, small.decontaminate)
-    tokenizer = _vocabulary(lambda config: step("vocab", unseen, config), small.vocab, context)
-    step("chunk", unseen, tokenizer, small.chunk)
+    pilot.artifacts = run_stages(small, step, until="chunk")
     return pilot
 
 
@@ -173,7 +159,9 @@ def _peak_memory() -> Iterator[list[int]]:
         thread.join()
 
 
-def _vocabulary(build: Callable[[VocabConfig], Artifact], config: VocabConfig, context: RunContext) -> Artifact:
+def _vocabulary(
+    build: Callable[[VocabConfig], tuple[Artifact, Measurement]], config: VocabConfig, context: RunContext
+) -> tuple[Artifact, Measurement]:
     """Build a vocabulary of the recipe's size, halved until the pilot's text is enough for it."""
     while True:
         try:
@@ -209,14 +197,13 @@ def pilot_shares(recipe: Recipe, listings: list[SourceFiles], share: float) -> d
     return shares
 
 
-def pilot_sample(config: SampleConfig, listings: list[SourceFiles], shares: Mapping[str, PilotShare]) -> SampleConfig:
+def pilot_sample(config: SampleConfig, shares: Mapping[str, PilotShare]) -> SampleConfig:
     """Return the sample stage's settings that select each source at its share in the pilot.
 
     The stage selects weight x budget tokens of a source; here a token is a byte, the budget is the pilot's bytes, and
     a source's weight is its share of them.
     """
-    wanted = {listing.source.name: shares[listing.source.name] for listing in listings}
-    kept = {name: share.of_all * max(1, share.text_bytes) for name, share in wanted.items()}
+    kept = {name: share.of_selected * share.recipe_rate * max(1, share.text_bytes) for name, share in shares.items()}
     budget = sum(kept.values())
     sources = tuple(
         source.model_copy(update={"weight": kept[source.name] / budget, "tokens": None}) for source in config.sources

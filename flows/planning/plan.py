@@ -15,17 +15,17 @@ from flows.metrics.formatting import format_count
 from flows.planning.calculator import PlanOptions, estimate_training, estimate_work
 from flows.planning.cost_model import (
     THIS,
+    TOKENS_PER_PARAMETER,
     Accelerator,
     Shape,
     Training,
     effective_tokens,
     network_of,
     optimal_parameters_for_flops,
-    optimal_parameters_for_tokens,
     solve,
 )
 from flows.planning.estimate import SourceEstimate, estimate_sources, total
-from flows.planning.pilot import STAGES, Pilot, run_pilot
+from flows.planning.pilot import Pilot, run_pilot
 from flows.planning.terminal import PAGE_WIDTH, print_training
 from flows.planning.values import (
     DeclaredPlan,
@@ -81,7 +81,7 @@ def plan_recipe(
     return {
         "recipe": recipe.name,
         "pilot": _pilot_summary(pilot, pilot_share),
-        "stages": [_estimate_stage(stage, pilot, sources, recipe) for stage in STAGES],
+        "stages": [_estimate_stage(stage, pilot, sources, recipe) for stage in pilot.artifacts],
         "sources": mixture["sources"],
         "training": training,
         "feeding": feeding,
@@ -142,7 +142,8 @@ def _estimate_stage(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstima
     if stage == "vocab":
         disk = float(manifest["bytes"])
     elif tokens is not None:
-        disk = manifest["bytes"] * tokens.value / max(1, _pilot_tokens(pilot))
+        packed = ChunkResult.of(pilot.artifacts["chunk"].report).mixture.values()
+        disk = manifest["bytes"] * tokens.value / max(1, sum(line["tokens"] for line in packed))
     else:
         disk = manifest["bytes"] * size.value / max(1, report.bytes_out)
     return {
@@ -171,10 +172,6 @@ def _growth_of_work(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstima
 
 def _pieces(pilot: Pilot) -> int:
     return VocabResult.of(pilot.artifacts["vocab"].report).vocabulary["pieces"]
-
-
-def _pilot_tokens(pilot: Pilot) -> int:
-    return sum(line["tokens"] for line in ChunkResult.of(pilot.artifacts["chunk"].report).mixture.values())
 
 
 def _training_disk(recipe: Recipe, network: NetworkConfig) -> TrainingDisk:
@@ -336,7 +333,7 @@ def _optimal_size_for_data(recipe: Recipe, mixture: MixtureEstimate, days: float
         "unique_tokens": unique,
         "epochs": epochs,
         "effective_tokens": effective,
-        "parameters_by_data": optimal_parameters_for_tokens(effective),
+        "parameters_by_data": effective / TOKENS_PER_PARAMETER,
         "read_tokens": unique * epochs,
         "days": days,
         "days_for_data": None,

@@ -41,8 +41,7 @@ def check_prerequisites(
     check_starting_points(recipe, stages)
     first = _first_to_build(recipe, None if force else root)
     check_first_records(recipe, stages, first)
-    configs = {stage: getattr(recipe, stage) for stage in stages}
-    if any(stage in DISTRIBUTED_STAGES and config.machines.is_cluster for stage, config in configs.items()):
+    if any(stage in DISTRIBUTED_STAGES and getattr(recipe, stage).machines.is_cluster for stage in stages):
         from tasks.execution.dask import check_dask
 
         check_dask()

@@ -64,8 +64,7 @@ def _print_stages(plan: RecipePlan, console: Console) -> None:
     console.print(
         f"[dim]after each stage; memory is the pilot's peak, time is extrapolated at the recipe's workers (sample: only"
         f" reading). Training adds {format_bytes(training['model_bytes'])}, and"
-        f" {format_bytes(training['checkpoint_bytes'])} of"
-        f" checkpoints while it runs; evaluate is not included.[/]\n",
+        f" {format_bytes(training['checkpoint_bytes'])} of checkpoints while it runs; evaluate is not included.[/]\n",
         width=PAGE_WIDTH,
     )
 
@@ -106,13 +105,8 @@ def _print_optimal_sizes(plan: RecipePlan, console: Console) -> None:
         )
     ]
     if "bound" in feeding and "parameters_by_hours" in feeding:
-        rows.append(
-            (
-                "for the time",
-                format_count(feeding["parameters_by_hours"]),
-                f"20 tokens per parameter in {feeding['days']:g} days",
-            )
-        )
+        note = f"20 tokens per parameter in {feeding['days']:g} days"
+        rows.append(("for the time", format_count(feeding["parameters_by_hours"]), note))
         rows.append(("limited by", feeding["bound"], ""))
     else:
         rows.append(("for the time", "-", "add --days" if days is not None else "name the hardware"))
@@ -192,11 +186,11 @@ def _print_memory(training: TrainingEstimate, console: Console) -> None:
     console.print(Table(columns, rows, marked=[len(rows) - 1]).rich(PAGE_WIDTH))
     why = {layout.unknown for layout in layouts if layout.total is None}
     notes = [
-        "peak: the most at one time, because not all parts are in memory together; weights and gradients are float32"
+        "peak: the most at one time, because not all parts are in memory together; weights and gradients are float32",
+        "ZeRO has a second copy of its shard of the weights (in optimizer) and starts with the whole network",
+        *(f"activations are unknown: {reason}" for reason in sorted(why)),
+        *(["red: does not fit"] if any(red) else []),
     ]
-    notes += ["ZeRO has a second copy of its shard of the weights (in optimizer) and starts with the whole network"]
-    notes += [f"activations are unknown: {reason}" for reason in sorted(why)]
-    notes += ["red: does not fit"] if any(red) else []
     console.print(f"[dim]{'; '.join(notes)}[/]\n", width=PAGE_WIDTH)
 
 
@@ -228,24 +222,14 @@ def _print_layout(title: str, layout: StartedLayout, console: Console) -> None:
         f" {layout['bubble']:.1%}",
         width=PAGE_WIDTH,
     )
-    sizes = {
-        "weights": [rank.weights for rank in ranks],
-        "gradients": [rank.gradients for rank in ranks],
-        "optimizer": [rank.optimizer for rank in ranks],
-        "activations": [rank.activations for rank in ranks],
-        "peak": [rank.peak for rank in ranks],
-    }
-    messages = {
-        "all gather": [rank.messages.all_gather for rank in ranks],
-        "reduce scatter": [rank.messages.reduce_scatter for rank in ranks],
-        "tensor sums": [rank.messages.tensor_sums for rank in ranks],
-        "sums": [rank.messages.sums for rank in ranks],
-        "sends": [rank.messages.sends for rank in ranks],
-    }
-    sizes |= {f"{kind} a step": sent for kind, sent in messages.items() if any(sent)}
+    parts = ("weights", "gradients", "optimizer", "activations", "peak")
+    sizes = {part: [getattr(rank, part) for rank in ranks] for part in parts}
+    for kind in ("all_gather", "reduce_scatter", "tensor_sums", "sums", "sends"):
+        if any(sent := [getattr(rank.messages, kind) for rank in ranks]):
+            sizes[f"{kind.replace('_', ' ')} a step"] = sent
     rows = [(name, *map(format_bytes, of_ranks)) for name, of_ranks in sizes.items()]
     columns = ("a rank of stage", *(str(rank.stage) for rank in ranks))
-    console.print(Table(columns, rows, marked=[4]).rich(PAGE_WIDTH))
+    console.print(Table(columns, rows, marked=[parts.index("peak")]).rich(PAGE_WIDTH))
     flight = ", ".join(f"{rank.in_flight} x {format_bytes(rank.kept)}" for rank in ranks)
     console.print(
         f"[dim]activations: micro-batches in flight x what each keeps ({flight}); the peak has gathered weights,"

@@ -22,7 +22,7 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 _INDEX = re.compile(r"\[\d+\]")
 
-SHORTHANDS: dict[tuple[int | str, ...], tuple[str, ...]] = {
+SHORTHANDS: dict[Location, tuple[str, ...]] = {
     ("train", "model"): (KEY,),
     ("sample", "sources"): ("priority", "may_leave"),
 }

@@ -41,16 +41,12 @@ class RecipeText:
         raw = tomllib.loads(self.text)
         head, *others = message.split("\n")
         if others and head == f"{origin}:":
-            return "\n".join([f"{self.path}:", *(self._line(line, raw) for line in others)])
+            return "\n".join([f"{self.path}:", *(f"  {self._place(line, raw)}: {line.strip()}" for line in others)])
         if not message.startswith(f"{origin}:"):
             return message
         rest = message.removeprefix(f"{origin}:").strip()
         place = self._place(rest, raw)
         return f"{place}: {rest}" if place.startswith("--set") else f"{self.path}, {place}: {rest}"
-
-    def _line(self, line: str, raw: dict[str, Any]) -> str:
-        """Return a line of a list of errors, each of which begins with a key, with its place."""
-        return f"  {self._place(line, raw)}: {line.strip()}"
 
     def _place(self, message: str, raw: dict[str, Any]) -> str:
         """Return where the first key that a message names is set: `line 12` or `--set KEY=VALUE`."""
@@ -77,7 +73,7 @@ class RecipeText:
         while above:
             above = above[:-1]
             for one in _spellings(above, raw):
-                if one and _is_set(one, raw):
+                if _is_set(one, raw):
                     return f"line {line_of(self.text, one)}"
         return "line 1"
 

@@ -60,7 +60,7 @@ PATH_KEYS = ("paths", "path", "answers_path", "exclude", "prompts_file", "base",
 """Keys whose values may hold placeholders."""
 
 
-def open_recipe(name: str, root: Path, settings: Sequence[str] = (), limit: float = 1.0) -> Recipe:
+def open_recipe(name: str, root: Path, settings: Sequence[str], limit: float = 1.0) -> Recipe:
     """Return the recipe of a file, or the shipped one of this name; `settings` and `limit` as in `load_recipe`.
 
     Writes the input of the demo under `root` first where the recipe is the demo's.

@@ -80,7 +80,9 @@ class Installation:
 
     def readmes(self) -> list[Path]:
         """Return the METADATA files of installed packages, which end in their README."""
-        return _of_others(self.site_packages.glob("*.dist-info/METADATA"))
+        found = self.site_packages.glob("*.dist-info/METADATA")
+        # This project's own changes with every commit.
+        return sorted(path for path in found if not any(part.startswith("bessemer-") for part in path.parts))
 
 
 def packages_folder() -> Path:
@@ -104,9 +106,8 @@ def prepare(root: Path, installation: Installation | None = None) -> Path:
         return folder
     print("collecting the text that comes with Python, once", file=sys.stderr)
     texts = _documentation(installation)
-    reserved = {name for name in texts if _is_reserved(name)}
-    sourced = {name: text for name, text in texts.items() if name not in reserved}
-    written = {f"documentation/{name}.txt": text.encode() for name, text in sourced.items()}
+    reserved = {name for name in texts if seed64(SEED, "quickstart", "reserve", name) % RESERVED_SHARE == 0}
+    written = {f"documentation/{name}.txt": text.encode() for name, text in texts.items() if name not in reserved}
     lines = (json.dumps(item, ensure_ascii=False) for item in _benchmark(installation, texts, reserved))
     written[CLOZE] = "".join(f"{line}\n" for line in lines).encode()
     _write_folder(folder, written)
@@ -122,10 +123,6 @@ def _documentation(installation: Installation) -> dict[str, str]:
         if text is not None:
             texts[name] = text
     return texts
-
-
-def _is_reserved(name: str) -> bool:
-    return seed64(SEED, "quickstart", "reserve", name) % RESERVED_SHARE == 0
 
 
 def _benchmark(installation: Installation, texts: dict[str, str], reserved: set[str]) -> list[dict[str, object]]:
@@ -184,11 +181,6 @@ def _read(paths: list[Path], base: Path) -> list[tuple[str, str]]:
     return found
 
 
-def _of_others(paths: Iterable[Path]) -> list[Path]:
-    """Return the paths sorted, without this project's own metadata, which changes with every commit."""
-    return sorted(path for path in paths if not any(part.startswith("bessemer-") for part in path.parts))
-
-
 def _write_folder(folder: Path, written: dict[str, bytes]) -> None:
     """Make `folder` hold exactly `written`, touching only files that differ."""
     wanted = {folder / name for name in written}
@@ -197,7 +189,6 @@ def _write_folder(folder: Path, written: dict[str, bytes]) -> None:
     for name, content in written.items():
         path = folder / name
         if not path.exists() or path.read_bytes() != content:
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content)
     for empty in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
         if not any(empty.iterdir()):

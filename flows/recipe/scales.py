@@ -97,22 +97,18 @@ def prepare_text(root: Path, name: str, sources: Any) -> Path:
 
     folder = root / FOLDER / name
     texts = [text for page in help_topics().values() for text in _passages(page)]
-    named = [
-        source
-        for source in (sources if isinstance(sources, list) else ())
-        if isinstance(source, dict) and _named(source)
-    ]
+    named = [source for source in (sources if isinstance(sources, list) else ()) if _named(source)]
     for number, source in enumerate(named):
         place = folder / source["name"] / "text.jsonl"
-        place.parent.mkdir(parents=True, exist_ok=True)
         records = (_record(at, text, source) for at, text in enumerate(texts[number :: len(named)]))
         write_atomically(place, "".join(f"{json.dumps(record)}\n" for record in records).encode())
     return folder
 
 
-def _named(source: Mapping[str, Any]) -> bool:
+def _named(source: Any) -> bool:
     """Return whether the name of a source is one, which leads out of no folder."""
-    return isinstance(name := source.get("name"), str) and re.fullmatch(SOURCE_NAME, name) is not None
+    name = source.get("name") if isinstance(source, dict) else None
+    return isinstance(name, str) and re.fullmatch(SOURCE_NAME, name) is not None
 
 
 def _passages(page: str) -> Iterator[str]:

@@ -1,13 +1,12 @@
 """The stages of the pipeline in their order, and the range of them that a run may build."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from model.errors import RecipeError
 
 STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate")
 
+DATA_STAGES = STAGES[: STAGES.index("train")]
 
 AFTERWARDS = ("finetune", "export")
 """Stages of trained models, each of which has runs of its own."""

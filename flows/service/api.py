@@ -72,7 +72,8 @@ def crash_lost_runs(api: str, *, deployed: bool) -> int:
     Call it only while no worker runs (`deployed`), or no process with runs without a deployment. A run that was killed
     together with its worker or private server would stay `Running` for ever, and hold its deployment's only slot.
     """
-    lost = _deployed_runs(api) if deployed else _own_runs(api)
+    own = {"deployment_id": {"is_null_": True}, "parent_task_run_id": {"is_null_": True}}
+    lost = _deployed_runs(api) if deployed else _runs(api, own)
     why = "the service ended under this run" if deployed else "the process of this run has died"
     within = lost
     while within:
@@ -88,10 +89,9 @@ def crash_lost_runs(api: str, *, deployed: bool) -> int:
 def cancel_runs(api: str) -> int:
     """Cancel all runs of the worker, and return how many there are."""
     runs = _deployed_runs(api)
+    why = "`bessemer serve stop`: finished parts and checkpoints are kept"
     for run in runs:
-        _set_state(
-            api, "flow_runs", run, "CANCELLING", "`bessemer serve stop`: finished parts and checkpoints are kept"
-        )
+        _set_state(api, "flow_runs", run, "CANCELLING", why)
     return len(runs)
 
 
@@ -109,10 +109,6 @@ def _deployed_runs(api: str) -> list[str]:
     return _runs(api, {"deployment_id": {"is_null_": False}})
 
 
-def _own_runs(api: str) -> list[str]:
-    return _runs(api, {"deployment_id": {"is_null_": True}, "parent_task_run_id": {"is_null_": True}})
-
-
 def _runs(api: str, chosen: dict[str, Any]) -> list[str]:
     """Return the ids of the active flow runs among the chosen ones."""
     under_way = {"flow_runs": {"state": {"type": {"any_": ACTIVE_STATES}}, **chosen}}
@@ -126,7 +122,7 @@ def _set_state(api: str, of: str, run: str, kind: str, message: str) -> None:
 
 def post(url: str, body: dict[str, Any]) -> Any:
     """Send a POST request and return the answer; Infra where there is none."""
-    return json.loads(_request("POST", url, json.dumps(body).encode()))
+    return json.loads(_request("POST", url, body))
 
 
 def filtered(url: str, chosen: dict[str, Any]) -> list[dict[str, Any]]:
@@ -140,35 +136,23 @@ def filtered(url: str, chosen: dict[str, Any]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def put(url: str, body: dict[str, Any]) -> None:
-    """Send a PUT request; Infra where there is no answer."""
-    _request("PUT", url, json.dumps(body).encode())
-
-
-def delete(url: str) -> None:
-    """Send a DELETE request; Infra where there is no answer."""
-    _request("DELETE", url)
-
-
 def _open(request: urllib.request.Request, seconds: float) -> Any:
     """Open a request with the trusted authority and without a proxy for `::1`."""
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=_trust(request.full_url))]
-    if urlsplit(request.full_url).hostname == "::1":
+    url, own = request.full_url, os.environ.get(OWN_AUTHORITY)
+    trusted = ssl.create_default_context(cafile=own) if url.startswith("https://") else None
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=trusted)]
+    if urlsplit(url).hostname == "::1":
         # `urllib` does not find "[::1]" in the "::1" of `no_proxy`.
         handlers.append(urllib.request.ProxyHandler({}))
     return urllib.request.build_opener(*handlers).open(request, timeout=seconds)
 
 
-def _trust(url: str) -> ssl.SSLContext | None:
-    own = os.environ.get(OWN_AUTHORITY)
-    return ssl.create_default_context(cafile=own) if url.startswith("https://") else None
-
-
-def _request(method: str, url: str, body: bytes | None = None) -> bytes:
+def _request(method: str, url: str, body: dict[str, Any] | None = None) -> bytes:
     headers = {"Content-Type": "application/json"}
     if CLIENT_AUTH in os.environ:
         headers["Authorization"] = f"Basic {base64.b64encode(os.environ[CLIENT_AUTH].encode()).decode()}"
-    request = urllib.request.Request(url, body, headers, method=method)
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers, method=method)
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -204,7 +188,7 @@ def write_automations(api: str) -> int:
         if first is None:
             post(f"{api}/automations/", automation)
         else:
-            put(f"{api}/automations/{first}", automation)
+            _request("PUT", f"{api}/automations/{first}", automation)
         for duplicate in duplicates:
-            delete(f"{api}/automations/{duplicate}")
+            _request("DELETE", f"{api}/automations/{duplicate}")
     return len(ours)

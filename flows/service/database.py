@@ -107,11 +107,6 @@ def check_same(requested: str | None, known: str | None) -> str:
     )
 
 
-def inherited() -> dict[str, str]:
-    """Return the database variable of this process's environment, if set."""
-    return {CONNECTION_URL: os.environ[CONNECTION_URL]} if CONNECTION_URL in os.environ else {}
-
-
 def _parts(address: str) -> SplitResult:
     try:
         parts = urlsplit(address)

@@ -222,11 +222,11 @@ class ServiceFiles:
             fcntl.flock(lock, fcntl.LOCK_SH)
             yield
 
-    def nobody_reports(self) -> bool:
-        """Return whether no run holds `reporting`."""
+    def nobody_reports(self, *, private: bool = True) -> bool:
+        """Return whether no run holds `reporting`, neither to the service nor, if asked, to a private server."""
         with ExitStack() as locks:
             try:
-                for to in ("reporting", "private"):
+                for to in ("reporting", "private") if private else ("reporting",):
                     lock = locks.enter_context((self.folder / to).open("a"))
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -235,20 +235,12 @@ class ServiceFiles:
 
     def check_nobody_reports(self) -> None:
         """Raise InputError where a run that the service did not start would lose its server."""
-        with (self.folder / "reporting").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InputError(
-                    f"serve stop --root {self.root}: a `bessemer run` or `bessemer demo` under this root reports to the"
-                    " server and would fail without it. Wait for its end or stop it (Ctrl-C keeps what is finished);"
-                    " --now stops the server anyway."
-                ) from error
-
-
-def deployments_file() -> Path:
-    """Return the file of the deployments."""
-    return shipped("prefect.yaml")
+        if not self.nobody_reports(private=False):
+            raise InputError(
+                f"serve stop --root {self.root}: a `bessemer run` or `bessemer demo` under this root reports to the"
+                " server and would fail without it. Wait for its end or stop it (Ctrl-C keeps what is finished);"
+                " --now stops the server anyway."
+            )
 
 
 def shipped(name: str) -> Path:

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FrameType
 
 from flows.service.files import ServiceFiles, use_password
-from flows.service.processes import Background
 from flows.service.server import spawn_server, spawn_worker
 
 POLL_SECONDS = 2.0
@@ -53,19 +52,14 @@ def keep(root: Path) -> None:
             if process.pid() is not None or not backoff.is_over(time.monotonic()):
                 continue
             with files.locked():
-                if not _is_ours(files.keeper):
-                    return
+                if files.keeper.pid() != os.getpid():
+                    return  # Another keeper has taken over.
                 if process.pid() is not None or not process.record.exists():
                     continue
                 spawn(files)
             backoff.begin(time.monotonic())
             message = f"the {process.name} had ended, and was restarted"
             print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}", flush=True)
-
-
-def _is_ours(keeper: Background) -> bool:
-    """Return whether the keeper recorded in the root is this process."""
-    return keeper.pid() == os.getpid()
 
 
 def _end(signum: int, frame: FrameType | None) -> None:

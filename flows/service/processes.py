@@ -82,7 +82,6 @@ class Background:
         return ended
 
     def forget(self) -> None:
-        """Remove the record of the process."""
         self.record.unlink(missing_ok=True)
 
     def end_of_log(self) -> str:

@@ -34,13 +34,11 @@ from flows.service.database import (
     check_same,
     copy_database,
     database_settings,
-    inherited,
     without_password,
 )
 from flows.service.files import (
     POOL,
     ServiceFiles,
-    deployments_file,
     server_credentials,
     shipped,
     use_password,
@@ -49,9 +47,6 @@ from flows.service.files import (
 from flows.service.processes import end_of
 from model.errors import Infra, InputError
 from model.files import write_atomically
-
-SERVER_APP = "flows.service.app:create_app"
-
 
 WORKER_SECONDS = 180.0
 
@@ -152,7 +147,7 @@ def spawn_server(files: ServiceFiles) -> None:
     """Start the server at the recorded address; it does not answer yet."""
     host, port = files.address() or ("127.0.0.1", 0)
     environment = files.environment() | secrets_of_server(files) | {"PREFECT__SERVER_FINAL": "1"}
-    words = [sys.executable, "-m", "uvicorn", "--factory", SERVER_APP, "--log-level", "warning"]
+    words = [sys.executable, "-m", "uvicorn", "--factory", "flows.service.app:create_app", "--log-level", "warning"]
     words += ["--host", host, "--port", str(port), "--timeout-keep-alive", "5"]
     addresses, tls = files.addresses(), files.tls()
     environment[ADDRESSES] = ",".join(addresses)
@@ -173,7 +168,8 @@ def spawn_worker(files: ServiceFiles) -> str:
 
 def secrets_of_server(files: ServiceFiles) -> dict[str, str]:
     """Return the environment of the server, and of the keeper, which restarts it: database and password."""
-    return inherited() | server_credentials(files.password_file())
+    database = {CONNECTION_URL: os.environ[CONNECTION_URL]} if CONNECTION_URL in os.environ else {}
+    return database | server_credentials(files.password_file())
 
 
 def _deploy(files: ServiceFiles, recipe: str, notify: Notify) -> None:
@@ -193,7 +189,7 @@ def _deploy(files: ServiceFiles, recipe: str, notify: Notify) -> None:
 def write_deployments(files: ServiceFiles) -> Path:
     """Write a copy of `deployments/prefect.yaml` without the schedules of deployments that the server has, and
     return its path: existing schedules are the user's, and deploying them again would switch them off."""
-    file = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
+    file = yaml.safe_load(shipped("prefect.yaml").read_text(encoding="utf-8"))
     known = {one["name"] for one in filtered(f"{files.api_url}/deployments/filter", {})}
     for deployment in file["deployments"]:
         if deployment["name"] in known:
@@ -336,7 +332,7 @@ def _report_end(by_itself: bool, name: str, notify: Notify) -> None:
 
 def describe_service(files: ServiceFiles) -> str:
     """Return the UI's address, the deployments, and what to do next, as text."""
-    deployments = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))["deployments"]
+    deployments = yaml.safe_load(shipped("prefect.yaml").read_text(encoding="utf-8"))["deployments"]
     width = max(len(deployment["name"]) for deployment in deployments)
     lines = [f"  {deployment['name']:<{width}}  {deployment['description']}" for deployment in deployments]
     of_root = f" --root {files.root}"

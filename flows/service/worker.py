@@ -30,7 +30,7 @@ from prefect.utilities.engine import propose_state
 from prefect.utilities.processutils import setup_signal_handlers_worker
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
-from flows.service.files import POOL, deployments_file
+from flows.service.files import POOL, shipped
 from model.digests import digest_bytes
 from model.environment import filter_environment
 from model.errors import GuardError
@@ -55,7 +55,7 @@ class DeploymentCode:
 
 def expected_deployments(folder: Path) -> Mapping[str, DeploymentCode]:
     """Return the deployments by name, as `bessemer serve start` writes them when it is called in `folder`."""
-    file = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
+    file = yaml.safe_load(shipped("prefect.yaml").read_text(encoding="utf-8"))
     pull = json.loads(json.dumps(file["pull"]).replace("{{ $PWD }}", json.dumps(str(folder))[1:-1]))
     return {one["name"]: DeploymentCode(one["name"], one["entrypoint"], pull, {}) for one in file["deployments"]}
 

@@ -94,7 +94,6 @@ def plan(
     unfinished_days: float = 7.0,
     now: float | None = None,
     say: Callable[[str], None] = lambda sentence: None,
-    lease_seconds: float = LEASE_SECONDS,
 ) -> Plan:
     """Return what can be removed.
 
@@ -104,10 +103,10 @@ def plan(
     record are kept, and while there is one, all models are. `models`: trained models of dropped runs are removed too.
 
     Raises InputError for an unknown run, or while anything is being built under the root. A builder whose machine died
-    shows only by its silence for `lease_seconds`; `say` is called before this wait.
+    shows only by its silence for LEASE_SECONDS; `say` is called before this wait.
     """
     now = time.time() if now is None else now
-    if busy := _busy(root, say, lease_seconds):
+    if busy := _busy(root, say):
         raise InputError(
             f"gc: {busy} is being built under {root} right now, and may read artifacts that would be removed. Wait"
             f" until it is done, or stop it."
@@ -163,10 +162,8 @@ def delete(root: Path, plan: Plan) -> int:
     """
     for left in root.glob(f"artifacts/*/{REMOVED_PREFIX}*"):
         shutil.rmtree(left)
-    for one in plan.artifacts:
-        _remove(one.path)
-    for work in plan.works:
-        _remove(work)
+    for folder in (*(one.path for one in plan.artifacts), *plan.works):
+        _remove(folder)
     store = store_of(root)
     if store is not None:
         remove_stored(store, [(one.stage, one.identity) for one in plan.artifacts])
@@ -177,10 +174,8 @@ def delete(root: Path, plan: Plan) -> int:
         record = read_run(root / "runs" / run_id)
         lost = [entry["stage"] for entry in record["stages"] if (entry["stage"], entry.get("identity")) in removed]
         if lost:
-            record["collected"] = {
-                "when": when,
-                "stages": sorted({*lost, *record.get("collected", {}).get("stages", ())}),
-            }
+            stages = sorted({*lost, *record.get("collected", {}).get("stages", ())})
+            record["collected"] = {"when": when, "stages": stages}
             write_sealed(root / "runs" / run_id / RECORD, record)
             put_record(root, run_id)
     return plan.bytes
@@ -195,15 +190,16 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(doomed)
 
 
-def _busy(root: Path, say: Callable[[str], None], seconds: float) -> str | None:
+def _busy(root: Path, say: Callable[[str], None]) -> str | None:
     """Return a stage or identity that is being built right now, here or on another machine with the same store."""
     store = store_of(root)
-    looks = {lock.name: partial(is_alive, lock, seconds) for lock in (root / "locks").glob("*") if is_held(lock)}
+    locks = (root / "locks").glob("*")
+    looks = {lock.name: partial(is_alive, lock, LEASE_SECONDS) for lock in locks if is_held(lock)}
     if store is not None:
-        looks |= {held: partial(is_alive_in_store, store, held, seconds) for held in held_identities(store)}
+        looks |= {held: partial(is_alive_in_store, store, held, LEASE_SECONDS) for held in held_identities(store)}
     if not looks:
         return None
-    say(f"unfinished builds: {len(looks)}; checking for up to {seconds:g} s whether they are still running")
+    say(f"unfinished builds: {len(looks)}; checking for up to {LEASE_SECONDS:g} s whether they are still running")
     with ThreadPoolExecutor(min(len(looks), MAX_THREADS)) as pool:
         lives = dict(zip(looks, pool.map(lambda look: look(), looks.values()), strict=True))
     return next((name[:12] for name, builds in lives.items() if builds), None)

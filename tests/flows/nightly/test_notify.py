@@ -20,6 +20,11 @@ MESSAGE = {
 }
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.nightly.notify.PAUSE_SECONDS", 0.0)
+
+
 def test_a_webhook_gets_the_message_as_json(webhook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BESSEMER_WEBHOOK_TOKEN", "t0ken")
     with webhook() as (address, heard):
@@ -59,16 +64,16 @@ def test_a_server_in_trouble_is_asked_again_and_what_became_of_it_is_reported_wi
     webhook: Any,
 ) -> None:
     with webhook(503, 500) as (address, heard):
-        assert notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0) == ["webhook: sent"]
+        assert notify(NotifyConfig(webhook=address), "failed", MESSAGE) == ["webhook: sent"]
         assert len(heard) == 3
     with webhook(503, 503, 404) as (address, _):
-        reported = notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
+        reported = notify(NotifyConfig(webhook=address), "failed", MESSAGE)
     assert reported == ["webhook: failed after 3 attempts (the server answered 404)"]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{probe.getsockname()[1]}"
         both = NotifyConfig(webhook=f"http://{nobody}/s3cret", mail_to=("a@example.org",), mail_server=nobody)
-        reported = notify(both, "failed", MESSAGE, pause=0.0)
+        reported = notify(both, "failed", MESSAGE)
     assert reported == [
         "webhook: failed after 3 attempts (ConnectionRefusedError)",
         "mail: failed after 3 attempts (ConnectionRefusedError)",
@@ -79,11 +84,11 @@ def test_a_redirect_is_not_followed(webhook: Any, monkeypatch: pytest.MonkeyPatc
     """Elsewhere nobody should get the token, and a GET carries no message."""
     monkeypatch.setenv("BESSEMER_WEBHOOK_TOKEN", "t0ken")
     with webhook() as (elsewhere, heard), webhook(302, to=elsewhere) as (address, _):
-        reported = notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
+        reported = notify(NotifyConfig(webhook=address), "failed", MESSAGE)
     assert reported == ["webhook: sent"]  # By the second attempt, at the same address.
     assert heard == []
     with webhook(302, 307, 302, to=elsewhere) as (address, asked):
-        reported = notify(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
+        reported = notify(NotifyConfig(webhook=address), "failed", MESSAGE)
     assert reported == ["webhook: failed after 3 attempts (the server answered 302)"]
     assert len(asked) == 3
 
@@ -100,7 +105,7 @@ def test_what_does_not_speak_http_ends_nothing() -> None:
         thread = threading.Thread(target=answer, args=(server,), daemon=True)
         thread.start()
         config = NotifyConfig(webhook=f"http://127.0.0.1:{server.getsockname()[1]}/hooks")
-        reported = notify(config, "failed", MESSAGE, pause=0.0)
+        reported = notify(config, "failed", MESSAGE)
         thread.join(10)
     assert reported == ["webhook: failed after 3 attempts (BadStatusLine)"]
 

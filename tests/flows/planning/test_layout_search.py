@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.planning.cost_model import Accelerator, find_accelerator, network_of
-from flows.planning.layout_search import SPEEDS, describe, layout_section, search_layouts
+from flows.planning.layout_search import SPEEDS, layout_section, search_layouts
 from flows.planning.terminal import print_layouts
 from flows.recipe.load import open_recipe
 from model.config.network import GPTConfig
@@ -72,23 +72,23 @@ def test_a_recipe_that_divides_nothing_is_shown_what_could(foundry: Path, tmp_pa
 
 
 def test_the_cheapest_layout_that_fits_is_found() -> None:
-    large = search_layouts(NETWORK, TRAIN, device_of(80e9), 4)
-    best = next(one for one in large.tried if one.fits)
-    assert best.layout.fullest.peak <= 0.9 * 80e9
-    assert best.seconds == min(one.seconds for one in large.tried)
+    large, _ = search_layouts(NETWORK, TRAIN, device_of(80e9), 4)
+    best = next(one for one in large if one["fits"])
+    assert best["peak"] <= 0.9 * 80e9
+    assert best["seconds"] == min(one["seconds"] for one in large)
     # With less memory than that layout takes another one is found, or none.
-    small = search_layouts(NETWORK, TRAIN, device_of(best.layout.fullest.peak), 4)
-    assert describe(best.train) not in [describe(one.train) for one in small.tried if one.fits]
-    none = search_layouts(NETWORK, TRAIN, device_of(1e5), 4)
-    assert not any(one.fits for one in none.tried)
+    small, _ = search_layouts(NETWORK, TRAIN, device_of(best["peak"]), 4)
+    assert best["layout"] not in [one["layout"] for one in small if one["fits"]]
+    none, _ = search_layouts(NETWORK, TRAIN, device_of(1e5), 4)
+    assert not any(one["fits"] for one in none)
 
 
 def test_why_layouts_were_not_tried_is_said() -> None:
     normalised = NETWORK.model_copy(update={"qk_norm": "all"})
-    found = search_layouts(normalised, TRAIN, device_of(80e9), 2)
-    assert {one.train.tensor_parallel for one in found.tried} == {1}
-    assert "normalises all heads together, and with tensor_parallel 2" in found.refused
-    assert "tensor_parallel" not in search_layouts(NETWORK, TRAIN, device_of(80e9), 2).refused
+    found, refused = search_layouts(normalised, TRAIN, device_of(80e9), 2)
+    assert {one["settings"]["tensor_parallel"] for one in found} == {1}
+    assert "normalises all heads together, and with tensor_parallel 2" in refused
+    assert "tensor_parallel" not in search_layouts(NETWORK, TRAIN, device_of(80e9), 2)[1]
 
 
 def test_devices_whose_links_are_unknown_are_refused() -> None:

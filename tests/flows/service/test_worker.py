@@ -10,7 +10,7 @@ import yaml
 from prefect.client.schemas.objects import WorkPool
 from prefect.workers.process import ProcessWorker
 
-from flows.service.files import deployments_file, shipped
+from flows.service.files import shipped
 from flows.service.worker import DeploymentCode, OwnWorker, expected_deployments, refusal_reason
 
 FOLDER = Path('/a folder with "quotes"')
@@ -18,7 +18,7 @@ OURS = expected_deployments(FOLDER)
 
 
 def test_each_deployment_of_the_file_is_known_with_its_folder() -> None:
-    named = yaml.safe_load(deployments_file().read_text())["deployments"]
+    named = yaml.safe_load(shipped("prefect.yaml").read_text())["deployments"]
     assert list(OURS) == [one["name"] for one in named]
     assert OURS["10-nightly"].entrypoint == "flows.nightly.flow.nightly"
     step = {"prefect.deployments.steps.set_working_directory": {"directory": str(FOLDER)}}

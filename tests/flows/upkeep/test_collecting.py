@@ -145,7 +145,10 @@ def test_nothing_goes_while_anything_is_built(root: Root) -> None:
     plan(root.path, keep_last=0, now=NOW)
 
 
-def test_a_build_that_went_down_with_its_machine_keeps_nothing_for_ever(root: Root) -> None:
+def test_a_build_that_went_down_with_its_machine_keeps_nothing_for_ever(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.upkeep.gc.LEASE_SECONDS", 0.5)
     with _building(root):
         (lease,) = (root.path / "locks" / "c3").glob("*.lease")
         left = lease.read_bytes()
@@ -153,7 +156,7 @@ def test_a_build_that_went_down_with_its_machine_keeps_nothing_for_ever(root: Ro
     holder = {**json.loads(record), "boot": "an earlier start"}
     lease.write_bytes(beat + b"\n" + json.dumps(holder).encode())
     heard: list[str] = []
-    asked = plan(root.path, keep_last=0, now=NOW, say=heard.append, lease_seconds=0.5)
+    asked = plan(root.path, keep_last=0, now=NOW, say=heard.append)
     assert asked.artifacts
     assert heard == ["unfinished builds: 1; checking for up to 0.5 s whether they are still running"]
 
