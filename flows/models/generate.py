@@ -172,20 +172,20 @@ class Blanks:
         import torch
 
         begins = torch.zeros(rows, dtype=torch.bool)
-        continues_prompt = torch.zeros(rows, dtype=torch.bool)
+        inside = torch.zeros(rows, dtype=torch.bool)
         for number, piece in enumerate(tokenizer.piece_bytes):
             if not piece.strip() or not _is_text(piece):
                 continue
             if tokenizer.exact:
-                (begins if piece.startswith(b" ") else continues_prompt)[number] = True
+                (begins if piece.startswith(b" ") else inside)[number] = True
             else:
-                continues_prompt[number] = True
+                inside[number] = True
                 begins[number] = not tokenizer.decode_following([number]).startswith(_INSIDE)
         by_blank = []
         for number, part in enumerate(self.parts[:-1]):
             first = not number and not part
             spaced = part.endswith(" ") or (first and (tokenizer.leading_space or not tokenizer.exact))
-            by_blank.append(begins if spaced and begins.any() else continues_prompt)
+            by_blank.append(begins if spaced and begins.any() else inside)
         return torch.stack(by_blank)
 
 

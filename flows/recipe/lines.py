@@ -65,6 +65,10 @@ class RecipeText:
             location = next((one for one in _spellings(_location(name), raw) if _is_set(one, raw)), None)
             if location is not None:
                 return f"line {line_of(self.text, location)}"
+            for setting in self.settings:
+                # A table that the file lacks: a misspelt one.
+                if name and setting.strip().startswith((f"{name}.", f"{name}[")):
+                    return f"--set {setting}"
         for quoted in _QUOTED.findall(message):
             number = next((number for number, line in enumerate(self.text.splitlines(), 1) if quoted in line), None)
             if number is not None:

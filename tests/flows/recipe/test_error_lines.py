@@ -107,6 +107,8 @@ def test_an_error_in_the_file_names_its_line(old: str, new: str, place: str, mes
     ("setting", "message"),
     [
         ("dedup.treshold=0.9", "did you mean `threshold`?"),
+        ("train.mdel.width=3", "did you mean `model`?"),
+        ("trian.model.width=3", "did you mean `train`?"),
         ("train.model.layers=many", "train.model.layers"),
         ("sources.books.weight=-1", "sources[0].weight"),
         ("budget_tokens=lots", "positive count"),
