@@ -24,7 +24,7 @@ from model.errors import InputError
 from model.file_content import ChangedInput, require_unchanged
 from model.files import sync_file, write_atomically
 from model.huggingface.base import Family, WeightMap, by_published_name, export_weights, published_tensor
-from model.huggingface.registry import family_of, fitting_family, settings_of
+from model.huggingface.registry import FAMILIES, fitting_family, settings_of
 from model.huggingface.settings import Settings
 from model.model_files import INDEX, ONE_FILE, SETTINGS, is_published, published_digest, read_json, some, weight_files
 from model.nn.factory import Network, make_shapes
@@ -75,7 +75,7 @@ def published_config(folder: Path) -> tuple[Family, GPTConfig | BERTConfig | T5C
     path = folder / SETTINGS
     settings = Settings(read_json(path), str(path))
     try:
-        family = family_of(settings)
+        family: Family = settings.lookup("model_type", FAMILIES, "none")
         return family, family.read(settings)
     except (AttributeError, ArithmeticError, TypeError, ValueError) as error:
         if isinstance(error, InputError):

@@ -36,11 +36,6 @@ class Obstacle:
     needed: Any
 
 
-def family_of(settings: Settings) -> Family:
-    """Return the family that a `config.json` names; InputError for an unknown one."""
-    return settings.lookup("model_type", FAMILIES, "none")
-
-
 def obstacles(config: GPTConfig | BERTConfig | T5Config, family: Family) -> list[Obstacle]:
     """Return the settings that keep a network out of a family, in order; empty where it fits."""
     ours = _settled(config)
