@@ -115,8 +115,8 @@ class GPT(VocabularyNetwork):
 
         Activation ranges up to the head (`activation_range_names`), f32[2] each, are appended to `ranges`, the balance
         f32[] of each block's experts to `balances`.
-        `visible_B1TT` is the mask (`document_mask`, `prefix_mask`), causal by default; it excludes a cache with tokens,
-        which others follow. The first tokens of a cache are a prompt, all of which a prefix language model sees.
+        `visible_B1TT` is the mask (such as `prefix_mask`), causal by default; it excludes a cache with tokens, which
+        others follow. The first tokens of a cache are a prompt, all of which a prefix language model sees.
         """
         begin = cache.length if cache is not None else 0
         assert not begin or visible_B1TT is None, "a mask of whole rows and tokens before them exclude each other"
@@ -228,12 +228,6 @@ def document_numbers(inputs_BT: Tensor, eos: int) -> Tensor:
 def same_document_mask(documents_BT: Tensor) -> Tensor:
     """Return which tokens belong to each token's document, bool[B, 1, T, T]."""
     return (documents_BT[:, :, None] == documents_BT[:, None, :])[:, None]
-
-
-def document_mask(documents_BT: Tensor) -> Tensor:
-    """Return the causal mask within documents, bool[B, 1, T, T]: a token sees itself and earlier tokens of its
-    document."""
-    return same_document_mask(documents_BT).tril()
 
 
 def prefix_mask(prefix_B: Tensor, length: int) -> Tensor:
