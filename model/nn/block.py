@@ -304,7 +304,7 @@ class Block(nn.Module):
             return self.mlp_out(apply_activation(self.mlp_in(x_BTD), activation))
         return self.mlp_out(apply_activation(self.mlp_gate(x_BTD), activation) * self.mlp_in(x_BTD))
 
-    def _dropout(self, x: Tensor, streams: Tensor | None = None, place: int = 0) -> Tensor:
+    def _dropout(self, x: Tensor, streams: Tensor | None, place: int) -> Tensor:
         return dropout(x, self.config.dropout, self.training, streams, place)
 
 
