@@ -193,15 +193,11 @@ def _without_compiler() -> Iterator[None]:
                 # The attribute in which `torch._disable_dynamo` keeps what it calls.
                 written.__dynamo_disable = written
     disable: Any = torch.compiler.disable
-    torch.compiler.disable = _as_it_is
+    torch.compiler.disable = lambda function: function
     try:
         yield
     finally:
         torch.compiler.disable = disable
-
-
-def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
 
 
 def _external_parameters(network: Network) -> list[Tensor]:

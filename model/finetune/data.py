@@ -212,10 +212,7 @@ def _strings(value: Any, problem: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-Split = tuple[list[Example], list[Example]]
-
-
-def split_validation(examples: Sequence[Example], share: float, task: Task) -> Split:
+def split_validation(examples: Sequence[Example], share: float, task: Task) -> tuple[list[Example], list[Example]]:
     """Split examples into training and validation examples, about `share` of them: whole groups, chosen by a hash.
 
     The choice depends on the examples alone, so that all seeds learn from the same ones. Of a classification each label

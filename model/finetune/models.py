@@ -226,20 +226,16 @@ class TextTask:
 
     def __init__(self, task: Task, labels: Sequence[str], vocabulary: Vocabulary) -> None:
         self.task, self._vocabulary = task, vocabulary
-        self._closed = tuple(labels) if task.kind == "classification" else ()
+        self.labels = tuple(labels) if task.kind == "classification" else ()
+        """The labels of a classification, or the numbers of a regression; empty for other tasks."""
         if task.kind == "regression":
-            self._closed = number_strings(task)
-        self._of_ids = {tuple(vocabulary.encode(answer)): answer for answer in self._closed}
-        if len(self._of_ids) < len(self._closed):
+            self.labels = number_strings(task)
+        self._of_ids = {tuple(vocabulary.encode(answer)): answer for answer in self.labels}
+        if len(self._of_ids) < len(self.labels):
             raise InputError(
-                f"task {task.name}: the model's vocabulary writes some of {', '.join(self._closed)} with the same"
+                f"task {task.name}: the model's vocabulary writes some of {', '.join(self.labels)} with the same"
                 f" tokens, so that the model cannot distinguish them; rename the labels"
             )
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The labels of a classification, or the numbers of a regression; empty for other tasks."""
-        return self._closed
 
     def read(self, example: Example) -> str:
         """Return the encoder's input: the task's name, then each field after its own name."""
@@ -258,7 +254,7 @@ class TextTask:
 
     def rule(self) -> Allowed | None:
         """Return the constraint on what may be written; None where anything may be."""
-        if not self._closed or self.task.decoding == "free":
+        if not self.labels or self.task.decoding == "free":
             return None
         return allow_only(list(self._of_ids), self._vocabulary.eos)
 

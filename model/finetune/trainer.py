@@ -49,7 +49,7 @@ from model.finetune.fit import fit, format_scores, overall_score, peak_rate, sco
 from model.finetune.lora import merged_weights
 from model.finetune.metrics import baseline_answers, score
 from model.finetune.models import Labels, build_task_model, dropout_of, task_description
-from model.finetune.output import OF_LABELS, description_text, write_result
+from model.finetune.output import OF_LABELS, write_result
 from model.finetune.tokenizer import Vocabulary
 from model.inference.device import choose_device, trained_with, training_on
 from model.nn.factory import Network
@@ -285,7 +285,7 @@ def _train_seed(job: Job, seed: int) -> SeedResult:
         },
         "weights_digest": digest_file(weights),
     }
-    replace_durably(record, description_text(found).encode())
+    replace_durably(record, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
     return found
 
 
