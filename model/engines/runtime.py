@@ -34,7 +34,6 @@ RECOMPILE_LIMIT = 2**16
 is limited by the sizes that are compiled."""
 
 AUTOCAST_TYPES: dict[Dtype, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-"""Autocast types."""
 
 AMPERE = (8, 0)
 """Compute capability of the first generation that multiplies bfloat16 and tf32."""
@@ -260,7 +259,6 @@ class LossScale:
 
     @property
     def state(self) -> LossScaleState:
-        """The state in a checkpoint."""
         return {"value": self.value, "clean_steps": self._clean_steps}
 
     def adapt(self, result: StepResult) -> bool:

@@ -69,7 +69,6 @@ class Detector:
 
     @property
     def state(self) -> DetectorState:
-        """The state that a checkpoint stores, as JSON."""
         return {
             "losses": list(self._losses),
             "norms": list(self._norms),

@@ -37,7 +37,6 @@ class Health:
 
     @property
     def state(self) -> HealthState:
-        """The state that a checkpoint stores, as JSON."""
         return {"candidates": [*self._candidates], "healthy": [*self.healthy]}
 
     @property

@@ -21,7 +21,6 @@ _NAMES = {
 
 
 def gpt2_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
-    """Return the source of each weight of ours."""
     weight_map = {
         "embedding.weight": WeightSource("transformer.wte.weight"),
         "embedding_positions.weight": WeightSource("transformer.wpe.weight", leading_rows=-config.position_offset),

@@ -23,7 +23,6 @@ _NAMES = {
 
 
 def neox_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
-    """Return the source of each weight of ours."""
     weight_map = {
         "embedding.weight": WeightSource("gpt_neox.embed_in.weight"),
         **linear("final_norm", "gpt_neox.final_layer_norm", biases=True),
