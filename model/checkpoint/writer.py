@@ -36,7 +36,7 @@ from model.digests import DIGEST_BYTES
 from model.distributed.process_group import Ranks
 from model.engines.base import Engine
 from model.errors import Infra
-from model.files import make_folders, sync_directory, sync_file, write_synced
+from model.files import sync_directory, sync_file, write_synced
 
 OVERHEAD_BYTES = 1 << 20
 """Disk space of a checkpoint in addition to its tensors and rows: headers, state, digests, unfilled disk blocks."""
@@ -275,7 +275,9 @@ class CheckpointWriter:
 
     def _remove_leftovers(self) -> None:
         """Delete what a kill or a full disk left half written or half deleted."""
-        make_folders(self._folder)
+        if not self._folder.is_dir():
+            self._folder.mkdir(parents=True)
+            sync_directory(self._folder.parent)
         for left_over in self._folder.glob("tmp-*"):
             shutil.rmtree(left_over)
 

@@ -52,7 +52,7 @@ class PublishedNetwork:
     folder: Path
     family: Family
     config: GPTConfig | BERTConfig | T5Config
-    tensors: Mapping[str, Stored]
+    tensors: dict[str, Stored]
     """Tensors by the names of the family's class."""
 
 
@@ -117,7 +117,6 @@ def _check_names(published: PublishedNetwork) -> None:
     aliases = family.aliases(config)
     needed = by_published_name(family.weight_map(config)).keys()
     found = published.tensors
-    assert isinstance(found, dict), "the names are ours to complete"
     for alias, original in aliases.items():
         if original not in found and alias in found:
             found[original] = found[alias]

@@ -25,7 +25,7 @@ from model.config.train import TrainerRun
 from model.data.dataset import SequenceReader
 from model.digests import digest_file
 from model.errors import InputError
-from model.files import make_folders, sync_directory, sync_file, write_synced
+from model.files import sync_directory, sync_file, write_synced
 from model.guard.decisions import ATTEMPTS
 from model.train.resume import resume_requirements
 
@@ -106,7 +106,9 @@ def _copy(checkpoint: Checkpoint, run: TrainerRun, step: int) -> None:
     """Copy a checkpoint, whose state then names this run's order."""
     target = checkpoint_folder(run.out / CHECKPOINTS, step)
     temporary = target.with_name(f"tmp-{step:09d}")
-    make_folders(target.parent)
+    if not target.parent.is_dir():
+        target.parent.mkdir()
+        sync_directory(run.out)
     shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(checkpoint.path, temporary)
     for file in temporary.iterdir():
