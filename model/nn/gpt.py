@@ -78,19 +78,6 @@ class GPT(VocabularyNetwork):
     def initial_law(self, name: str, shape: Sequence[int]) -> InitialLaw:
         return t_fixup_law(name, shape, self.config) if self.config.init == "t_fixup" else gpt_law(name, self.config)
 
-    def embed(self, tokens_BT: Tensor, begin: int | Tensor = 0) -> Tensor:
-        """Return token embeddings f32[B, T, D], plus learned positions from `begin` on, if any, which may be one of
-        each row, i64[B, 1]; a narrow embedding is brought to the width of the network."""
-        rows_BTD = self.look_up(tokens_BT)
-        if self.pads:
-            rows_BTD = F.pad(self.embedding_norm(rows_BTD), (0, self.config.width - self.config.table_width))
-        elif self.config.embedding_width is not None:
-            rows_BTD = self.from_embedding(rows_BTD)
-        if self.config.positions == "learned":
-            position = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) + begin + self.config.position_offset
-            rows_BTD = rows_BTD + self.embedding_positions(position)
-        return rows_BTD
-
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """Return logits f32[..., V] of the next token, given the output of `hidden`."""
         hidden_XD = self.vocabulary.read(hidden_XD)
@@ -161,8 +148,17 @@ class GPT(VocabularyNetwork):
         return AttentionContext(visible, rotary=rotary, window_mask=near)
 
     def enter(self, tokens_BT: Tensor, begin: int | Tensor = 0) -> Tensor:
-        """Return the residual stream f32[B, T, D] before the first block."""
-        x_BTD = self.embed(tokens_BT, begin)
+        """Return the residual stream f32[B, T, D] before the first block: embeddings, brought to the width of the
+        network where they are narrow, and learned positions, if any, from `begin` on, which may be one of each row,
+        i64[B, 1]."""
+        x_BTD = self.look_up(tokens_BT)
+        if self.pads:
+            x_BTD = F.pad(self.embedding_norm(x_BTD), (0, self.config.width - self.config.table_width))
+        elif self.config.embedding_width is not None:
+            x_BTD = self.from_embedding(x_BTD)
+        if self.config.positions == "learned":
+            position = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) + begin + self.config.position_offset
+            x_BTD = x_BTD + self.embedding_positions(position)
         if not self.pads:
             x_BTD = self.embedding_norm(x_BTD)
         return dropout(x_BTD, self.config.dropout, self.training, self.streams_B, EMBEDDING)
