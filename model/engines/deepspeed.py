@@ -85,7 +85,7 @@ class DeepSpeedEngine(Engine):
                 model=module,
                 # One of PyTorch, since DeepSpeed's own AdamW is compiled on first use.
                 optimizer=optimizer,
-                config=_configuration(run, ranks),
+                config=_configuration(run),
                 dist_init_required=False,
             )
         self._gate = ZeroGate(self._zero)
@@ -207,7 +207,7 @@ def _external_parameters(network: Network) -> list[Tensor]:
     return [network.embedding.weight, *(own[name] for name in external if name in own)]
 
 
-def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
+def _configuration(run: TrainerRun) -> dict[str, Any]:
     hidden = run.model.hidden * (2 if is_gated(run.model.activation) else 1)
     vectors = max(hidden, 3 * run.model.width)
     return {
