@@ -18,7 +18,7 @@ import torch
 
 from model.checkpoint.checkpoint import Checkpoint, newest_checkpoint, quarantine_damaged
 from model.checkpoint.complete_marker import complete, find_damage
-from model.checkpoint.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, RUN_FILE, WEIGHTS
+from model.checkpoint.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, WEIGHTS
 from model.checkpoint.state import AttemptState
 from model.checkpoint.weights import save_model
 from model.checkpoint.writer import CheckpointWriter, write_parts
@@ -244,7 +244,7 @@ def _write_result(result: Path, original: TrainerRun, attempt: Attempt, decision
     if not ranks.is_first:
         return
     attempt.log.write(result)
-    write_reproduction(result, original, decisions, original.out / RUN_FILE)
+    write_reproduction(result, original, decisions)
     save_model(
         result,
         run.model,
