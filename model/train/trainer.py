@@ -80,7 +80,7 @@ def train(
         if ranks.is_first and (adopted := adopt_checkpoints(run, data)):
             channel.send_event("replay", from_step=adopted)
         ranks.barrier()
-        while not _attempt(run, data, ranks, result, channel, callbacks):
+        while not _attempt(run, data, ranks, channel, callbacks):
             pass
     return result
 
@@ -95,12 +95,7 @@ def prepare_process(run: TrainerRun) -> None:
 
 
 def _attempt(
-    original: TrainerRun,
-    data: SequenceReader,
-    ranks: Ranks,
-    result: Path,
-    channel: LauncherChannel,
-    more: Sequence[Callback],
+    original: TrainerRun, data: SequenceReader, ranks: Ranks, channel: LauncherChannel, more: Sequence[Callback]
 ) -> bool:
     """Train from the newest checkpoint under all decisions so far; return False where the guard rolled back.
 
@@ -176,6 +171,7 @@ def _attempt(
         roll_back(original, decisions, divergence, guard, schedule, log, ranks, channel)
         return False
     import_restarts(run.out, log)
+    result = original.out / RESULT
     _write_result(result, original, attempt, decisions)
     channel.send({"kind": "done", "steps": schedule.steps, "folder": str(result)})
     return True
