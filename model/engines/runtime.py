@@ -62,7 +62,7 @@ def deterministic_kernels(threads: int) -> Iterator[None]:
 
 
 def wrap_blocks(
-    network: nn.Module, *, compiled: bool, recomputed: bool, compiled_rows: Collection[int] | None = None
+    network: VocabularyNetwork, *, compiled: bool, recomputed: bool, compiled_rows: Collection[int] | None = None
 ) -> None:
     """Replace how the blocks of a network are computed, in place.
 
@@ -82,8 +82,7 @@ def wrap_blocks(
         # Compile workers would outlive a trainer that is killed.
         torch._inductor.config.compile_threads = 1
         torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
-        if isinstance(network, VocabularyNetwork):
-            network.vocabulary = Vocabulary(gradient_at_once=network.vocabulary.gradient_at_once, fused=True)
+        network.vocabulary = Vocabulary(gradient_at_once=network.vocabulary.gradient_at_once, fused=True)
     for block in network.modules():
         if isinstance(block, Block):
             forward = block.forward
