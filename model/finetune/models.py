@@ -95,7 +95,6 @@ def build_task_model(
         return T5TaskModel(
             network, [TextTask(task, labels[task.name], vocabulary) for task in tasks], vocabulary, config, max_tokens
         )
-    assert isinstance(network, BERT), "one of two architectures"
     adapter = ADAPTERS[tasks[0].kind](tasks[0], labels[tasks[0].name], vocabulary, config, max_tokens)
     head = TaskHead(network.config.width, adapter.outputs, network.config.dropout, torch.Generator().manual_seed(seed))
     return BERTTaskModel(network, head, adapter, vocabulary)
