@@ -10,7 +10,7 @@ import blake3
 
 DIGEST_BYTES = 16
 
-_BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = 1 << 22
 
 _PARALLEL_FROM_BYTES = 1 << 26
 """Size from which a file is hashed by several threads."""
@@ -53,7 +53,7 @@ def digest_file(path: Path) -> str:
     with open_file(path) as stream:
         parallel = os.fstat(stream.fileno()).st_size >= _PARALLEL_FROM_BYTES
         hasher = blake3.blake3(max_threads=blake3.blake3.AUTO if parallel else 1)
-        while block := stream.read(_BLOCK_BYTES):
+        while block := stream.read(BLOCK_BYTES):
             hasher.update(block)
     return hasher.hexdigest(length=DIGEST_BYTES)
 

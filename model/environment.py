@@ -10,7 +10,6 @@ threads, another memory allocator. Variables that are not named here are removed
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import NoReturn
 
 
 def _names(text: str) -> frozenset[str]:
@@ -158,9 +157,5 @@ def _is_harmless_locale(name: str, value: str) -> bool:
     return utf_8 and name.startswith(("LANG", "LC_"))
 
 
-def _run(arguments: list[str]) -> NoReturn:
-    os.execve(sys.executable, [sys.executable, *arguments], run_environment(os.environ))
-
-
 if __name__ == "__main__":
-    _run(sys.argv[1:])
+    os.execve(sys.executable, [sys.executable, *sys.argv[1:]], run_environment(os.environ))

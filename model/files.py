@@ -10,14 +10,12 @@ from typing import Any
 
 import blake3
 
-from model.digests import DIGEST_BYTES
+from model.digests import BLOCK_BYTES, DIGEST_BYTES
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Errors of missing permissions and of read-only file systems."""
-
-_BLOCK_BYTES = 1 << 22
 
 
 def user_cache() -> Path:
@@ -57,8 +55,8 @@ def write_synced(path: Path, blocks: Iterable[Any]) -> str:
     with path.open("wb") as stream:
         for block in blocks:
             whole = memoryview(block).cast("B")
-            for start in range(0, len(whole), _BLOCK_BYTES):
-                piece = whole[start : start + _BLOCK_BYTES]
+            for start in range(0, len(whole), BLOCK_BYTES):
+                piece = whole[start : start + BLOCK_BYTES]
                 hasher.update(piece)
                 stream.write(piece)
         stream.flush()

@@ -25,8 +25,8 @@ def collecting_seldom() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def die_with_parent(signum: int = signal.SIGKILL, parent: int | None = None) -> None:
-    """Have the kernel send `signum` to this process when its parent ends (`PR_SET_PDEATHSIG`, prctl(2)).
+def die_with_parent(parent: int | None = None) -> None:
+    """Have the kernel kill this process when its parent ends (`PR_SET_PDEATHSIG`, prctl(2)).
 
     Every process must call it, because the setting does not survive `fork`. Exits at once (code 75) if the parent has
     ended already: `parent` is its process id, if the launcher passed it. Having process 1 as parent proves nothing,
@@ -35,7 +35,7 @@ def die_with_parent(signum: int = signal.SIGKILL, parent: int | None = None) -> 
     if not sys.platform.startswith("linux"):
         return
     parent = parent or os.getppid()
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signum)) != 0:
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
     if os.getppid() != parent:

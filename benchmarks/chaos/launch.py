@@ -7,7 +7,6 @@ runs the flow again when it failed or died.
 """
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -62,7 +61,7 @@ def again(command: list[str], *parent: str) -> int:
 def main(which: str, *arguments: str) -> int:
     """Run one of the three, to be killed when the process that started it ends; return the exit code."""
     parent, rest = (arguments[0], arguments[1:]) if which == "flow" else (arguments[-1], arguments[:-1])
-    die_with_parent(signal.SIGKILL, parent=int(parent))
+    die_with_parent(int(parent))
     if which == "flow":
         return again(list(rest))
     return {"task": task, "automation": automation}[which](*map(Path, rest))

@@ -242,7 +242,7 @@ def _send_queued() -> None:
 
 
 def _serve(descriptor: int, parent: int) -> None:
-    die_with_parent(signal.SIGKILL, parent)
+    die_with_parent(parent)
     with collecting_seldom():
         import uvicorn
 

@@ -130,11 +130,6 @@ def check_consistency(model: NetworkConfig, train: TrainFields) -> None:
             f" Set optimizer.kind = adamw, or leave model.mup_base_width out"
         )
     check_experts(model, train)
-    if train.numerics == "portable" and isinstance(model, GPTConfig) and model.experts is not None:
-        raise ValueError(
-            f"numerics is portable, and model.experts is {model.experts}: its products have other shapes in each step,"
-            f" and libraries are admitted by shape. Leave model.experts out, or set numerics = native"
-        )
 
 
 def check_experts(model: NetworkConfig, train: TrainFields) -> None:
@@ -154,6 +149,11 @@ def check_experts(model: NetworkConfig, train: TrainFields) -> None:
                 f"model.experts is {model.experts}, and {name} is {found}, which does not take a mixture of experts."
                 f" Set {name} = {str(needed).lower()}, or leave model.experts out"
             )
+    if train.numerics == "portable":
+        raise ValueError(
+            f"numerics is portable, and model.experts is {model.experts}: its products have other shapes in each step,"
+            f" and libraries are admitted by shape. Leave model.experts out, or set numerics = native"
+        )
 
 
 def check_layout(model: NetworkConfig, train: TrainFields) -> None:

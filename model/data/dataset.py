@@ -115,7 +115,7 @@ def _common_format(sequences: Sequence[Path], tables: list[pa.Table]) -> RowForm
                 f"{path} and {sequences[0]} have rows of different formats: {one} and {formats[0]}. They come from two"
                 f" builds of chunk; run again from chunk."
             )
-    return formats[0] if formats else None
+    return formats[0]
 
 
 def text_lengths(tokens_BL: np.ndarray, pad: int) -> np.ndarray:

@@ -7,7 +7,6 @@ never read as those of another.
 import base64
 import json
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -66,9 +65,8 @@ class RowFormat(BaseConfig):
         if written is None:
             return None
         try:
-            content: Any = json.loads(written)
-            return RowFormat.model_validate(content)
-        except (ValueError, ValidationError) as error:
+            return RowFormat.model_validate_json(written)
+        except ValidationError as error:
             raise InputError(
                 f"the sequences have the row format {written[:80]!r}, which this version does not know. Build them"
                 f" again from chunk."

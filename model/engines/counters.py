@@ -43,7 +43,6 @@ class Allocations(TorchDispatchMode):
         super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, and count the memory of its results."""
         if _has_dtensors(types):
             # What it computes of its part comes here too.
             return NotImplemented
@@ -102,7 +101,6 @@ class MessageCount(TorchDispatchMode):
         return Messages(**self._counts)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count an operation, and run it."""
         if _has_dtensors(types):
             # What it computes of its part comes here too.
             return NotImplemented

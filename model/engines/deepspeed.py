@@ -85,7 +85,7 @@ class DeepSpeedEngine(Engine):
                 model=module,
                 # One of PyTorch, since DeepSpeed's own AdamW is compiled on first use.
                 optimizer=optimizer,
-                config=_configuration(run, ranks),
+                config=_configuration(run),
                 dist_init_required=False,
             )
         self._gate = ZeroGate(self._zero)
@@ -193,15 +193,11 @@ def _without_compiler() -> Iterator[None]:
                 # The attribute in which `torch._disable_dynamo` keeps what it calls.
                 written.__dynamo_disable = written
     disable: Any = torch.compiler.disable
-    torch.compiler.disable = _as_it_is
+    torch.compiler.disable = lambda function: function
     try:
         yield
     finally:
         torch.compiler.disable = disable
-
-
-def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
 
 
 def _external_parameters(network: Network) -> list[Tensor]:
@@ -211,7 +207,7 @@ def _external_parameters(network: Network) -> list[Tensor]:
     return [network.embedding.weight, *(own[name] for name in external if name in own)]
 
 
-def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
+def _configuration(run: TrainerRun) -> dict[str, Any]:
     hidden = run.model.hidden * (2 if is_gated(run.model.activation) else 1)
     vectors = max(hidden, 3 * run.model.width)
     return {

@@ -210,7 +210,7 @@ class _DryEngine(DividedEngine):
         with self._mode:
             super()._fill(seed, weights)
 
-    def state_bytes(self) -> tuple[int, int]:
+    def state_bytes(self) -> int:
         """Return the bytes of this rank's weights and, after it made them, of the optimizer's moments."""
         with self._mode, self._allocations:
             for parameter in self.network.parameters():
@@ -219,11 +219,11 @@ class _DryEngine(DividedEngine):
             self.optimizer.zero_grad(set_to_none=True)
         parameters = list(self.network.parameters())
         moments = [one for own in parameters for one in optimizer_tensors(self.optimizer, own).values() if one.dim()]
-        return _bytes(parameters), _bytes(moments)
+        return sum(local(one).nbytes for one in (*parameters, *moments))
 
     def measure(self, batch: Any, traced: int, micro_batches: int) -> np.ndarray:
         """Make a step of so many micro-batches; return `_traced` for a number of them that may be larger."""
-        state = sum(self.state_bytes())
+        state = self.state_bytes()
         messages, sent = _Values(), list[np.ndarray]()
         allocations = self._allocations
         before_step = allocations.peak = allocations.now
@@ -265,10 +265,6 @@ def _empty(name: str, box: Box) -> Tensor:
 
 def _vector(messages: MessageCount) -> np.ndarray:
     return np.array(dataclasses.astuple(messages.found))
-
-
-def _bytes(tensors: list[Any]) -> int:
-    return sum(local(one).nbytes for one in tensors)
 
 
 class _Values(MessageCount):

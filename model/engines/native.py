@@ -100,7 +100,6 @@ class NativeEngine(Engine):
         return totals
 
     def _sums(self, micro_batch: Any) -> Sums:
-        """Run a forward pass."""
         with autocast(self._config.dtype, self._device):
             return self._objective.sums(self.network, move_batch(micro_batch, self._device))
 

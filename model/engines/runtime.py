@@ -34,7 +34,6 @@ RECOMPILE_LIMIT = 2**16
 is limited by the sizes that are compiled."""
 
 AUTOCAST_TYPES: dict[Dtype, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-"""Autocast types."""
 
 AMPERE = (8, 0)
 """Compute capability of the first generation that multiplies bfloat16 and tf32."""
@@ -63,7 +62,7 @@ def deterministic_kernels(threads: int) -> Iterator[None]:
 
 
 def wrap_blocks(
-    network: nn.Module, *, compiled: bool, recomputed: bool, compiled_rows: Collection[int] | None = None
+    network: VocabularyNetwork, *, compiled: bool, recomputed: bool, compiled_rows: Collection[int] | None = None
 ) -> None:
     """Replace how the blocks of a network are computed, in place.
 
@@ -83,8 +82,7 @@ def wrap_blocks(
         # Compile workers would outlive a trainer that is killed.
         torch._inductor.config.compile_threads = 1
         torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
-        if isinstance(network, VocabularyNetwork):
-            network.vocabulary = Vocabulary(gradient_at_once=network.vocabulary.gradient_at_once, fused=True)
+        network.vocabulary = Vocabulary(gradient_at_once=network.vocabulary.gradient_at_once, fused=True)
     for block in network.modules():
         if isinstance(block, Block):
             forward = block.forward
@@ -260,7 +258,6 @@ class LossScale:
 
     @property
     def state(self) -> LossScaleState:
-        """The state in a checkpoint."""
         return {"value": self.value, "clean_steps": self._clean_steps}
 
     def adapt(self, result: StepResult) -> bool:

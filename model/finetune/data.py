@@ -52,17 +52,14 @@ def read_examples(path: Path, task: Task) -> list[Example]:
         raise InputError(f"task {task.name}: there is no file {path}; the task file names it")
     examples: list[Example] = []
     wrong: list[str] = []
-    count = 0
     for where, line in _lines(path):
         try:
             examples.append(example_of(_object(line, where), task, where))
         except InputError as error:
-            count += 1
-            if count <= MOST_NAMED:
-                wrong.append(str(error))
+            wrong.append(str(error))
     if wrong:
-        more = f"\nand {count - MOST_NAMED} lines more" if count > MOST_NAMED else ""
-        raise InputError("\n".join(wrong) + more)
+        more = f"\nand {len(wrong) - MOST_NAMED} lines more" if len(wrong) > MOST_NAMED else ""
+        raise InputError("\n".join(wrong[:MOST_NAMED]) + more)
     if not examples:
         raise InputError(f"task {task.name}: {path} holds no examples")
     return examples
@@ -212,10 +209,7 @@ def _strings(value: Any, problem: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-Split = tuple[list[Example], list[Example]]
-
-
-def split_validation(examples: Sequence[Example], share: float, task: Task) -> Split:
+def split_validation(examples: Sequence[Example], share: float, task: Task) -> tuple[list[Example], list[Example]]:
     """Split examples into training and validation examples, about `share` of them: whole groups, chosen by a hash.
 
     The choice depends on the examples alone, so that all seeds learn from the same ones. Of a classification each label

@@ -245,9 +245,7 @@ class SpanExtraction(TaskAdapter):
 
     def _windows(self, length: int, max_tokens: int) -> list[range]:
         step = max(1, int(max_tokens * self._stride))
-        begins = [0]
-        while begins[-1] + max_tokens < length:
-            begins.append(begins[-1] + step)
+        begins = range(0, max(0, length - max_tokens) + step, step)
         return [range(begin, min(begin + max_tokens, length)) for begin in begins]
 
     def _row(

@@ -34,7 +34,7 @@ from model.finetune.heads import (
 from model.finetune.lora import add_adapters
 from model.finetune.tokenizer import Vocabulary
 from model.inference.generate import padded
-from model.inference.seq2seq import Allowed, DecoderTokens, allow_only, write_targets
+from model.inference.seq2seq import DecoderTokens, allow_only, write_targets
 from model.nn.bert import BERT
 from model.nn.factory import Network, make_network
 from model.nn.gpt import GPT
@@ -95,7 +95,6 @@ def build_task_model(
         return T5TaskModel(
             network, [TextTask(task, labels[task.name], vocabulary) for task in tasks], vocabulary, config, max_tokens
         )
-    assert isinstance(network, BERT), "one of two architectures"
     adapter = ADAPTERS[tasks[0].kind](tasks[0], labels[tasks[0].name], vocabulary, config, max_tokens)
     head = TaskHead(network.config.width, adapter.outputs, network.config.dropout, torch.Generator().manual_seed(seed))
     return BERTTaskModel(network, head, adapter, vocabulary)
@@ -226,20 +225,19 @@ class TextTask:
 
     def __init__(self, task: Task, labels: Sequence[str], vocabulary: Vocabulary) -> None:
         self.task, self._vocabulary = task, vocabulary
-        self._closed = tuple(labels) if task.kind == "classification" else ()
+        self.labels = tuple(labels) if task.kind == "classification" else ()
+        """The labels of a classification, or the numbers of a regression; empty for other tasks."""
         if task.kind == "regression":
-            self._closed = number_strings(task)
-        self._of_ids = {tuple(vocabulary.encode(answer)): answer for answer in self._closed}
-        if len(self._of_ids) < len(self._closed):
+            self.labels = number_strings(task)
+        self._of_ids = {tuple(vocabulary.encode(answer)): answer for answer in self.labels}
+        if len(self._of_ids) < len(self.labels):
             raise InputError(
-                f"task {task.name}: the model's vocabulary writes some of {', '.join(self._closed)} with the same"
+                f"task {task.name}: the model's vocabulary writes some of {', '.join(self.labels)} with the same"
                 f" tokens, so that the model cannot distinguish them; rename the labels"
             )
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The labels of a classification, or the numbers of a regression; empty for other tasks."""
-        return self._closed
+        is_free = not self.labels or task.decoding == "free"
+        self.rule = None if is_free else allow_only(list(self._of_ids), vocabulary.eos)
+        """The constraint on what may be written; None where anything may be."""
 
     def read(self, example: Example) -> str:
         """Return the encoder's input: the task's name, then each field after its own name."""
@@ -256,15 +254,9 @@ class TextTask:
         assert isinstance(example.answer, str), "text"
         return example.answer
 
-    def rule(self) -> Allowed | None:
-        """Return the constraint on what may be written; None where anything may be."""
-        if not self._closed or self.task.decoding == "free":
-            return None
-        return allow_only(list(self._of_ids), self._vocabulary.eos)
-
     def longest(self, max_answer: int) -> int:
         """Return the largest number of tokens to write, end of text included."""
-        return max([max_answer if self.rule() is None else 0, *map(len, self._of_ids)]) + 1
+        return max([max_answer if self.rule is None else 0, *map(len, self._of_ids)]) + 1
 
     def answer(self, ids: Sequence[int]) -> Answer:
         """Return the answer that the written ids mean."""
@@ -327,7 +319,7 @@ class T5TaskModel:
         text_task = self._tasks[task]
         inputs = [self._inputs(text_task, example, truncation) for example in examples]
         by_length = sorted(range(len(inputs)), key=lambda number: len(inputs[number]))
-        rule, longest = text_task.rule(), text_task.longest(self._max_answer)
+        rule, longest = text_task.rule, text_task.longest(self._max_answer)
         writing = DecoderTokens(self._vocabulary.pad, self._vocabulary.eos)
         found: list[Answer] = [""] * len(inputs)
         for begin in range(0, len(inputs), ANSWERED_AT_ONCE):

@@ -3,7 +3,6 @@
 Shapes: C labels, T tokens.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -124,11 +123,6 @@ def read_result(folder: Path, vocabulary: Vocabulary) -> FinetunedModel:
 
 def _task(description: TaskDescription) -> Task:
     return Task.model_validate({**description, "train": Path("."), "labels": tuple(description["labels"])})
-
-
-def description_text(description: Mapping[str, object]) -> str:
-    """Return JSON that is equal for equal content."""
-    return json.dumps(description, indent=1, sort_keys=True) + "\n"
 
 
 OF_LABELS = ("classification", "tagging")

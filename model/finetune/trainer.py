@@ -12,22 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-import torch
 from safetensors.torch import load_file, save_file
 
 from model.checkpoint.run_folder import DESCRIPTION
 from model.checkpoint.weights import describe_model
-from model.code_digest import code_digest
-from model.config.machine import CUDA, GPU, INSTRUCTION_SET, describe_part
-from model.digests import digest_bytes, digest_file
+from model.digests import digest_file
 from model.engines.products import fastest_products
 from model.engines.runtime import deterministic_kernels
 from model.errors import InputError
 from model.files import replace_durably, sync_file
 from model.finetune.chat import GPTTaskModel
 from model.finetune.chat_template import ChatTemplate
-from model.finetune.config import SPLITS, FinetuneConfig, Task
+from model.finetune.config import FinetuneConfig, Task
 from model.finetune.data import (
     Example,
     Truncation,
@@ -49,7 +45,7 @@ from model.finetune.fit import fit, format_scores, overall_score, peak_rate, sco
 from model.finetune.lora import merged_weights
 from model.finetune.metrics import baseline_answers, score
 from model.finetune.models import Labels, build_task_model, dropout_of, task_description
-from model.finetune.output import OF_LABELS, description_text, write_result
+from model.finetune.output import OF_LABELS, write_result
 from model.finetune.tokenizer import Vocabulary
 from model.inference.device import choose_device, trained_with, training_on
 from model.nn.factory import Network
@@ -85,19 +81,19 @@ def finetune(
     vocabulary: Vocabulary,
     out: Path,
     *,
+    identity: str,
     log: Callable[[str], None],
     write_extra: Callable[[Path], None] = lambda folder: None,
     template: ChatTemplate | None = None,
     trained_on: dict[str, Any] | None = None,
-    identity: str | None = None,
 ) -> FinetuneDescription:
     """Fine-tune `trained` (whose digest is `parent`) on the tasks and publish the best seed in the folder `out`.
 
     `template` is the chat template of the model's tokenizer, if any, and `trained_on` the device and type of its
-    training, which the result keeps, and in which it is fine-tuned. `identity` is that of the result, by default one
-    that counts all code. Returns the entry `finetuned` of `model.json`. `log` gets lines of progress; `write_extra`
-    writes further files into the folder. Raises InputError for invalid examples, and where `out` holds anything but
-    this result; RecipeError where the machine lacks the device.
+    training, which the result keeps, and in which it is fine-tuned. `identity` is that of the result. Returns the entry
+    `finetuned` of `model.json`. `log` gets lines of progress; `write_extra` writes further files into the folder.
+    Raises InputError for invalid examples, and where `out` holds anything but this result; RecipeError where the
+    machine lacks the device.
     """
     training = {"train": trained_on or {}}
     device = choose_device(config.device, training)
@@ -105,7 +101,6 @@ def finetune(
     # Products in float16 need a scaled loss, which is not worth it for so short a training.
     computed = {"train": {"dtype": "float32" if dtype == "float16" else dtype}}
     config = config.model_copy(update={"device": device})
-    identity = identity or _identity(parent, config, vocabulary, template)
     if out.exists():
         return _published(out, identity, log)
     splits = read_splits(config)
@@ -160,29 +155,6 @@ def _published(out: Path, identity: str, log: Callable[[str], None]) -> Finetune
         )
     log(f"{out} exists already, made from the same model, examples and settings; nothing to do")
     return found
-
-
-def _identity(parent: str, config: FinetuneConfig, vocabulary: Vocabulary, template: ChatTemplate | None) -> str:
-    """Return the digest of everything that decides the result; files count by their bytes, not by their names."""
-    tasks = [
-        {
-            **task.model_dump(mode="json", exclude=set(SPLITS)),
-            "files": {name: split_digest(task, name) for name in SPLITS},
-        }
-        for task in config.tasks
-    ]
-    whole = {**config.model_dump(mode="json"), "tasks": tasks}
-    whole |= {
-        "parent": parent,
-        "vocabulary": vocabulary.digest,
-        "template": None if template is None else template.description(),
-        "code": code_digest(),
-        "instruction_set": describe_part(INSTRUCTION_SET, os.environ),
-        **({part: describe_part(part, os.environ) for part in (GPU, CUDA)} if config.device == "cuda" else {}),
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-    }
-    return digest_bytes(json.dumps(whole, sort_keys=True).encode())
 
 
 def split_digest(task: Task, name: str) -> str | None:
@@ -285,7 +257,7 @@ def _train_seed(job: Job, seed: int) -> SeedResult:
         },
         "weights_digest": digest_file(weights),
     }
-    replace_durably(record, description_text(found).encode())
+    replace_durably(record, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
     return found
 
 

@@ -67,7 +67,6 @@ class ChangePoints:
 
     @property
     def state(self) -> ChangePointsState:
-        """The state that a checkpoint stores, as JSON."""
         return {
             "rows": [row.tolist() for row in self._rows],
             "sums": self._sums.tolist(),

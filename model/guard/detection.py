@@ -69,7 +69,6 @@ class Detector:
 
     @property
     def state(self) -> DetectorState:
-        """The state that a checkpoint stores, as JSON."""
         return {
             "losses": list(self._losses),
             "norms": list(self._norms),
@@ -177,7 +176,7 @@ def _largest_near(
     It is found by bisection, since the rounding of a closed form would call its neighbours otherwise.
     """
     median = _median(window)
-    deviation = max(_deviation(window, median), least)
+    deviation = max(NORMAL_DEVIATION * _median([abs(value - median) for value in window]), least)
     low, high = inverse(median), inverse(median + 2 * SPIKE_DEVIATIONS * deviation)
     while low < (middle := (low + high) / 2) < high:
         is_spike = (measured(middle) - median) / deviation > SPIKE_DEVIATIONS
@@ -188,10 +187,6 @@ def _largest_near(
 def _exponential(value: float) -> float:
     # More overflows; the root of a sum in float64 is below 1e155.
     return math.exp(min(value, 709.0))
-
-
-def _deviation(window: Sequence[float], median: float) -> float:
-    return NORMAL_DEVIATION * _median([abs(other - median) for other in window])
 
 
 def _median(values: Sequence[float]) -> float:

@@ -50,7 +50,6 @@ class Guard:
 
     @property
     def state(self) -> GuardState:
-        """The state that a checkpoint stores, as JSON."""
         return {"detector": self._detector.state, "health": self.health.state}
 
     @property

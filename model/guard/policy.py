@@ -37,7 +37,6 @@ class Health:
 
     @property
     def state(self) -> HealthState:
-        """The state that a checkpoint stores, as JSON."""
         return {"candidates": [*self._candidates], "healthy": [*self.healthy]}
 
     @property
@@ -88,13 +87,12 @@ def decide(
     if not guard.enabled:
         raise RecoveryExhausted("the guard is off")
     # A manual intervention resets the guard's counts.
-    of_guard = [*takewhile(lambda decision: decision.by == "guard", reversed(decisions))][::-1]
-    recent = takewhile(lambda other: abs(other.onset - divergence.onset) <= SAME_WITHIN, reversed(of_guard))
-    same = [*recent][::-1]
+    newest_first = [*takewhile(lambda decision: decision.by == "guard", reversed(decisions))]
+    same = [*takewhile(lambda other: abs(other.onset - divergence.onset) <= SAME_WITHIN, newest_first)][::-1]
     policy = guard.ladder or default_policy(run)
     if len(same) >= len(policy):
         raise RecoveryExhausted(f"the same divergence recurred after each of the {len(policy)} steps of guard.ladder")
-    if len(of_guard) >= guard.most_rollbacks:
+    if len(newest_first) >= guard.most_rollbacks:
         raise RecoveryExhausted(
             f"the guard has rolled back {guard.most_rollbacks} times, the limit of guard.most_rollbacks"
         )

@@ -128,15 +128,12 @@ def linear(ours: str, theirs: str, *, biases: bool, transposed: bool = False) ->
     return weight_map
 
 
-def fused(
-    ours: Sequence[str], theirs: str, *, biases: bool, transposed: bool = False, heads: int = 0
-) -> dict[str, WeightSource]:
-    """Return the sources of several linear layers of ours that the published network has in one."""
+def fused(ours: Sequence[str], theirs: str, *, transposed: bool = False, heads: int = 0) -> dict[str, WeightSource]:
+    """Return the sources of several linear layers of ours, with biases, that the published network has in one."""
     weight_map: dict[str, WeightSource] = {}
     for part, name in enumerate(ours):
         weight_map[f"{name}.weight"] = WeightSource(f"{theirs}.weight", transposed, part, len(ours), heads)
-        if biases:
-            weight_map[f"{name}.bias"] = WeightSource(f"{theirs}.bias", False, part, len(ours), heads)
+        weight_map[f"{name}.bias"] = WeightSource(f"{theirs}.bias", False, part, len(ours), heads)
     return weight_map
 
 

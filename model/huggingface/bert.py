@@ -33,7 +33,6 @@ _NAMES = {
 
 
 def bert_weight_map(config: BERTConfig) -> dict[str, WeightSource]:
-    """Return the source of each weight of ours."""
     weight_map = {
         "embedding.weight": WeightSource("bert.embeddings.word_embeddings.weight"),
         "embedding_positions.weight": WeightSource("bert.embeddings.position_embeddings.weight"),

@@ -21,7 +21,6 @@ _NAMES = {
 
 
 def gpt2_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
-    """Return the source of each weight of ours."""
     weight_map = {
         "embedding.weight": WeightSource("transformer.wte.weight"),
         "embedding_positions.weight": WeightSource("transformer.wpe.weight", leading_rows=-config.position_offset),
@@ -33,7 +32,7 @@ def gpt2_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
         ours, theirs = f"blocks.{layer}", f"transformer.h.{layer}"
         weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.ln_1", biases=True)
         projections = [f"{ours}.attention_{part}" for part in ("query", "key", "value")]
-        weight_map |= fused(projections, f"{theirs}.attn.c_attn", biases=True, transposed=True)
+        weight_map |= fused(projections, f"{theirs}.attn.c_attn", transposed=True)
         weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attn.c_proj", biases=True, transposed=True)
         weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.ln_2", biases=True)
         weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.c_fc", biases=True, transposed=True)

@@ -24,7 +24,7 @@ from model.errors import InputError
 from model.file_content import ChangedInput, require_unchanged
 from model.files import sync_file, write_atomically
 from model.huggingface.base import Family, WeightMap, by_published_name, export_weights, published_tensor
-from model.huggingface.registry import family_of, fitting_family, settings_of
+from model.huggingface.registry import FAMILIES, fitting_family
 from model.huggingface.settings import Settings
 from model.model_files import INDEX, ONE_FILE, SETTINGS, is_published, published_digest, read_json, some, weight_files
 from model.nn.factory import Network, make_shapes
@@ -52,7 +52,7 @@ class PublishedNetwork:
     folder: Path
     family: Family
     config: GPTConfig | BERTConfig | T5Config
-    tensors: Mapping[str, Stored]
+    tensors: dict[str, Stored]
     """Tensors by the names of the family's class."""
 
 
@@ -75,7 +75,7 @@ def published_config(folder: Path) -> tuple[Family, GPTConfig | BERTConfig | T5C
     path = folder / SETTINGS
     settings = Settings(read_json(path), str(path))
     try:
-        family = family_of(settings)
+        family: Family = settings.lookup("model_type", FAMILIES, "none")
         return family, family.read(settings)
     except (AttributeError, ArithmeticError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
@@ -117,7 +117,6 @@ def _check_names(published: PublishedNetwork) -> None:
     aliases = family.aliases(config)
     needed = by_published_name(family.weight_map(config)).keys()
     found = published.tensors
-    assert isinstance(found, dict), "the names are ours to complete"
     for alias, original in aliases.items():
         if original not in found and alias in found:
             found[original] = found[alias]
@@ -211,7 +210,8 @@ def export_network(
         total["total_size"] = sum(tensor.nbytes for tensor in shapes.values())
         index = {"metadata": total, "weight_map": {name: file for file, names in shards.items() for name in names}}
         write_atomically(folder / INDEX, (json.dumps(index, indent=2, sort_keys=True) + "\n").encode())
-    written = {**settings_of(config, family), **settings, "dtype": "float32"}
+    written = {"model_type": family.model_type, "architectures": [family.class_name], **family.write(config)}
+    written |= {**settings, "dtype": "float32"}
     write_atomically(folder / SETTINGS, (json.dumps(written, indent=1, sort_keys=True) + "\n").encode())
     return family.class_name
 

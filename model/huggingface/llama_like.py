@@ -129,7 +129,6 @@ _QWEN3_MOE = replace(
 
 
 def _weight_map(shape: _Shape, config: GPTConfig) -> dict[str, WeightSource]:
-    """Return the source of each weight of ours."""
     weight_map = {
         "embedding.weight": WeightSource("model.embed_tokens.weight"),
         "final_norm.weight": WeightSource("model.norm.weight"),

@@ -23,7 +23,6 @@ _NAMES = {
 
 
 def neox_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
-    """Return the source of each weight of ours."""
     weight_map = {
         "embedding.weight": WeightSource("gpt_neox.embed_in.weight"),
         **linear("final_norm", "gpt_neox.final_layer_norm", biases=True),
@@ -34,7 +33,7 @@ def neox_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
         ours, theirs = f"blocks.{layer}", f"gpt_neox.layers.{layer}"
         projections = [f"{ours}.attention_{part}" for part in ("query", "key", "value")]
         weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=True)
-        weight_map |= fused(projections, f"{theirs}.attention.query_key_value", biases=True, heads=config.heads)
+        weight_map |= fused(projections, f"{theirs}.attention.query_key_value", heads=config.heads)
         weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attention.dense", biases=True)
         weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=True)
         weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.dense_h_to_4h", biases=True)
@@ -47,6 +46,7 @@ def _read(settings: Settings) -> GPTConfig:
     base, scaling = settings.rope()
     if scaling is not None:
         raise settings.unsupported("rope_scaling", scaling.kind, "none with GPTNeoXForCausalLM")
+    rope = settings.get("rope_parameters", None) or settings.get("rope_scaling", None) or {}
     return settings.build(
         GPTConfig,
         **read_named(settings, _NAMES),
@@ -55,7 +55,7 @@ def _read(settings: Settings) -> GPTConfig:
         qk_norm="none",
         biases=True,
         rotary_base=base,
-        rotary_share=settings.rotary_share(0.25),
+        rotary_share=float(rope.get("partial_rotary_factor", settings.get("rotary_pct", 0.25))),
     )
 
 

@@ -24,7 +24,6 @@ _NAMES = {
 
 
 def opt_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
-    """Return the source of each weight of ours."""
     body, biases = "model.decoder", config.biases
     positions = WeightSource(f"{body}.embed_positions.weight", leading_rows=POSITION_OFFSET - config.position_offset)
     weight_map = {

@@ -36,11 +36,6 @@ class Obstacle:
     needed: Any
 
 
-def family_of(settings: Settings) -> Family:
-    """Return the family that a `config.json` names; InputError for an unknown one."""
-    return settings.lookup("model_type", FAMILIES, "none")
-
-
 def obstacles(config: GPTConfig | BERTConfig | T5Config, family: Family) -> list[Obstacle]:
     """Return the settings that keep a network out of a family, in order; empty where it fits."""
     ours = _settled(config)
@@ -96,8 +91,3 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def settings_of(config: GPTConfig | BERTConfig | T5Config, family: Family) -> dict[str, Any]:
-    """Return the content of `config.json`, without the ids of special tokens."""
-    return {"model_type": family.model_type, "architectures": [family.class_name], **family.write(config)}

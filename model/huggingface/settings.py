@@ -77,11 +77,6 @@ class Settings:
             values["original_context"] = self.get("max_position_embeddings", None)
         return base, self.build(RotaryScaling, kind=kind, **values)
 
-    def rotary_share(self, default: float) -> float:
-        """Return the share of each head's values that are rotated."""
-        rope = self.get("rope_parameters", None) or self.get("rope_scaling", None) or {}
-        return float(rope.get("partial_rotary_factor", self.get("rotary_pct", default)))
-
     def unsupported(self, name: str, found: Any, known: str) -> InputError:
         """Return the error for a value that no network here supports."""
         return InputError(

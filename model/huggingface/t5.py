@@ -24,7 +24,6 @@ _NAMES = {
 
 
 def t5_weight_map(config: T5Config) -> dict[str, WeightSource]:
-    """Return the source of each weight of ours."""
     weight_map = {"embedding.weight": WeightSource("shared.weight")}
     if not config.tied_head:
         weight_map["head.weight"] = WeightSource("lm_head.weight")

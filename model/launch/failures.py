@@ -1,8 +1,6 @@
 """Classify failures of a training, count restarts, and record them.
 
-There are five kinds of failure: *infra* (a killed process, memory, disk, a hang), *data* (input is missing or damaged),
-*numerics* (the guard can do no more), *recipe* (a setting is impossible or a limit was passed), and *bug* (all others).
-Only infra is restarted.
+Only failures of the machine are restarted (a killed process, memory, disk, a hang), which have the exit code of Infra.
 
 The supervisor appends a line to `restarts.jsonl` before it acts. When the trainer starts and when it ends, it imports
 the lines that its metrics log lacks into EVENTS.
@@ -15,27 +13,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from model.checksummed_json import append_lines, read_sealed_lines, seal
 from model.config.launch import RestartsConfig
-from model.errors import BessemerError, Bug, Infra, InputError, IntegrityError, Numerics
+from model.errors import BessemerError, Bug, Infra
 from model.processes import write_log
 
 if TYPE_CHECKING:
     from model.checkpoint.metrics import MetricsLog
 
-
-Kind = Literal["infra", "data", "numerics", "recipe", "bug"]
-
-KIND_OF: dict[int, Kind] = {
-    Infra.exit_code: "infra",
-    InputError.exit_code: "data",
-    IntegrityError.exit_code: "data",
-    Numerics.exit_code: "numerics",
-    Bug.exit_code: "bug",
-}
-"""Kinds of failures by exit code; all others are of the recipe."""
 
 CRASH_SIGNALS = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 """Signals that a process gets for its own fault, perhaps because it lost the other ranks."""
@@ -64,7 +51,6 @@ class RankExit:
 class Failure:
     """What ended a launch."""
 
-    kind: Kind
     message: str
     """`Class: message`, as written to stderr."""
     code: int
@@ -73,17 +59,17 @@ class Failure:
     """The rank that caused it; None where no single rank did."""
     signal: str | None = None
     final: bool = False
-    """Whether this machine may make no other attempt, whatever the kind."""
+    """Whether this machine may make no other attempt, whatever the code."""
 
     @property
     def restarts(self) -> bool:
         """Whether the ranks may be started again."""
-        return self.kind == "infra" and not self.final
+        return self.code == Infra.exit_code and not self.final
 
 
 def infra_failure(message: str, rank: int | None = None, signal: str | None = None) -> Failure:
     """Return a failure of the machine."""
-    return Failure("infra", f"Infra: {message}", Infra.exit_code, rank, signal)
+    return Failure(f"Infra: {message}", Infra.exit_code, rank, signal)
 
 
 def reported_error(error: Exception) -> BessemerError | None:
@@ -135,7 +121,7 @@ def _failure(end: RankExit, size: int) -> Failure:
         hint = " (often the kernel, when memory runs out)" if -end.code == signal.SIGKILL else ""
         return infra_failure(f"{who} was killed by {name}{hint}", end.rank, name)
     if end.error:
-        return Failure(KIND_OF.get(end.code, "recipe"), end.error.strip(), end.code, end.rank)
+        return Failure(end.error.strip(), end.code, end.rank)
     if end.code == Infra.exit_code:
         return infra_failure(f"{who} {LOST_CONNECTION}", end.rank)
     # It could not write its error report: the disk is full, or the interpreter did not start.

@@ -7,17 +7,16 @@ torchrun's agent uses the same handler; `model/launch/supervisor.py` says why to
 
 import os
 import socket
-import struct
 import threading
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal
 
+import psutil
+
 from model.config.train import TrainerRun
 from model.launch.replicas import HostRanks, ranks_of_host
-
-SIOCGIFADDR = 0x8915
 
 SECONDS_TO_CONNECT = 10
 
@@ -44,7 +43,6 @@ class Rendezvous:
         self._host, _, port = hosts.address.rpartition(":")
         self._port = int(port)
         self._handler: Any = None
-        self._store: Any = None
         self._host_ranks: HostRanks | None = None
 
     @property
@@ -135,8 +133,8 @@ class Rendezvous:
             keep_alive_interval=max(1, round(self._hosts.silence_seconds / BEATS_PER_SILENCE)),
             keep_alive_max_attempt=BEATS_PER_SILENCE,
         )
-        backend, self._store = create_backend(parameters)
-        return create_handler(self._store, backend, parameters)
+        backend, store = create_backend(parameters)
+        return create_handler(store, backend, parameters)
 
     def _disconnect(self) -> None:
         """Drop a broken connection, which the library does not repair, so that the next round connects again."""
@@ -144,7 +142,7 @@ class Rendezvous:
             with suppress(Exception):
                 self._handler._stop_heartbeats()
         if not self.is_head:
-            self._handler = self._store = None
+            self._handler = None
 
 
 def own_address(other: str) -> str:
@@ -160,14 +158,7 @@ def own_address(other: str) -> str:
 
 def interface_of(address: str) -> str | None:
     """Return the network interface of this machine that has the address, or None."""
-    import fcntl
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue
-            if socket.inet_ntoa(reply[20:24]) == address:
-                return name
+    for name, found in psutil.net_if_addrs().items():
+        if any(one.family == socket.AF_INET and one.address == address for one in found):
+            return name
     return None

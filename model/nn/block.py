@@ -167,19 +167,6 @@ class Block(nn.Module):
         """
         scores: list[Tensor] | None = [] if measured else None
         balance: list[Tensor] = []
-        x_BTD = self._residual_stream(x_BTD, context, cache, encoded_BSD, encoded_mask, scores, balance)
-        return x_BTD, (*(scores or ()), *(balance if balanced else ()))
-
-    def _residual_stream(
-        self,
-        x_BTD: Tensor,
-        context: AttentionContext,
-        cache: KeyValueCache | None,
-        encoded_BSD: Tensor | None,
-        encoded_mask: Tensor | None,
-        scores: list[Tensor] | None,
-        balance: list[Tensor],
-    ) -> Tensor:
         streams = None if context.streams_B is None else inner_streams(context.streams_B, self.place)
 
         def mlp(x_BTD: Tensor) -> Tensor:
@@ -190,17 +177,18 @@ class Block(nn.Module):
 
         if self.config.parallel_residual:
             attended_BTD = self._dropout(attention(self.attention_norm(x_BTD)), streams, ATTENDED)
-            return x_BTD + attended_BTD + self._dropout(mlp(self.mlp_norm(x_BTD)), streams, MLP)
+            x_BTD = x_BTD + attended_BTD + self._dropout(mlp(self.mlp_norm(x_BTD)), streams, MLP)
+        else:
+            x_BTD = self._add_branch(x_BTD, self.attention_norm, attention, streams, ATTENDED)
+            if self.config.cross_attention:
+                assert encoded_BSD is not None, "a block with cross attention needs what it attends to"
 
-        x_BTD = self._add_branch(x_BTD, self.attention_norm, attention, streams, ATTENDED)
-        if self.config.cross_attention:
-            assert encoded_BSD is not None, "a block with cross attention needs what it attends to"
+                def cross_attention(x_BTD: Tensor) -> Tensor:
+                    return self._cross_attention(x_BTD, encoded_BSD, encoded_mask, cache, scores, streams)
 
-            def cross_attention(x_BTD: Tensor) -> Tensor:
-                return self._cross_attention(x_BTD, encoded_BSD, encoded_mask, cache, scores, streams)
-
-            x_BTD = self._add_branch(x_BTD, self.cross_attention_norm, cross_attention, streams, CROSS_ATTENDED)
-        return self._add_branch(x_BTD, self.mlp_norm, mlp, streams, MLP)
+                x_BTD = self._add_branch(x_BTD, self.cross_attention_norm, cross_attention, streams, CROSS_ATTENDED)
+            x_BTD = self._add_branch(x_BTD, self.mlp_norm, mlp, streams, MLP)
+        return x_BTD, (*(scores or ()), *(balance if balanced else ()))
 
     def _add_branch(
         self, x_BTD: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor], streams: Tensor | None, place: int
@@ -304,7 +292,7 @@ class Block(nn.Module):
             return self.mlp_out(apply_activation(self.mlp_in(x_BTD), activation))
         return self.mlp_out(apply_activation(self.mlp_gate(x_BTD), activation) * self.mlp_in(x_BTD))
 
-    def _dropout(self, x: Tensor, streams: Tensor | None = None, place: int = 0) -> Tensor:
+    def _dropout(self, x: Tensor, streams: Tensor | None, place: int) -> Tensor:
         return dropout(x, self.config.dropout, self.training, streams, place)
 
 

@@ -78,19 +78,6 @@ class GPT(VocabularyNetwork):
     def initial_law(self, name: str, shape: Sequence[int]) -> InitialLaw:
         return t_fixup_law(name, shape, self.config) if self.config.init == "t_fixup" else gpt_law(name, self.config)
 
-    def embed(self, tokens_BT: Tensor, begin: int | Tensor = 0) -> Tensor:
-        """Return token embeddings f32[B, T, D], plus learned positions from `begin` on, if any, which may be one of
-        each row, i64[B, 1]; a narrow embedding is brought to the width of the network."""
-        rows_BTD = self.look_up(tokens_BT)
-        if self.pads:
-            rows_BTD = F.pad(self.embedding_norm(rows_BTD), (0, self.config.width - self.config.table_width))
-        elif self.config.embedding_width is not None:
-            rows_BTD = self.from_embedding(rows_BTD)
-        if self.config.positions == "learned":
-            position = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) + begin + self.config.position_offset
-            rows_BTD = rows_BTD + self.embedding_positions(position)
-        return rows_BTD
-
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """Return logits f32[..., V] of the next token, given the output of `hidden`."""
         hidden_XD = self.vocabulary.read(hidden_XD)
@@ -115,8 +102,8 @@ class GPT(VocabularyNetwork):
 
         Activation ranges up to the head (`activation_range_names`), f32[2] each, are appended to `ranges`, the balance
         f32[] of each block's experts to `balances`.
-        `visible_B1TT` is the mask (`document_mask`, `prefix_mask`), causal by default; it excludes a cache with tokens,
-        which others follow. The first tokens of a cache are a prompt, all of which a prefix language model sees.
+        `visible_B1TT` is the mask (such as `prefix_mask`), causal by default; it excludes a cache with tokens, which
+        others follow. The first tokens of a cache are a prompt, all of which a prefix language model sees.
         """
         begin = cache.length if cache is not None else 0
         assert not begin or visible_B1TT is None, "a mask of whole rows and tokens before them exclude each other"
@@ -161,8 +148,17 @@ class GPT(VocabularyNetwork):
         return AttentionContext(visible, rotary=rotary, window_mask=near)
 
     def enter(self, tokens_BT: Tensor, begin: int | Tensor = 0) -> Tensor:
-        """Return the residual stream f32[B, T, D] before the first block."""
-        x_BTD = self.embed(tokens_BT, begin)
+        """Return the residual stream f32[B, T, D] before the first block: embeddings, brought to the width of the
+        network where they are narrow, and learned positions, if any, from `begin` on, which may be one of each row,
+        i64[B, 1]."""
+        x_BTD = self.look_up(tokens_BT)
+        if self.pads:
+            x_BTD = F.pad(self.embedding_norm(x_BTD), (0, self.config.width - self.config.table_width))
+        elif self.config.embedding_width is not None:
+            x_BTD = self.from_embedding(x_BTD)
+        if self.config.positions == "learned":
+            position = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) + begin + self.config.position_offset
+            x_BTD = x_BTD + self.embedding_positions(position)
         if not self.pads:
             x_BTD = self.embedding_norm(x_BTD)
         return dropout(x_BTD, self.config.dropout, self.training, self.streams_B, EMBEDDING)
@@ -228,12 +224,6 @@ def document_numbers(inputs_BT: Tensor, eos: int) -> Tensor:
 def same_document_mask(documents_BT: Tensor) -> Tensor:
     """Return which tokens belong to each token's document, bool[B, 1, T, T]."""
     return (documents_BT[:, :, None] == documents_BT[:, None, :])[:, None]
-
-
-def document_mask(documents_BT: Tensor) -> Tensor:
-    """Return the causal mask within documents, bool[B, 1, T, T]: a token sees itself and earlier tokens of its
-    document."""
-    return same_document_mask(documents_BT).tril()
 
 
 def prefix_mask(prefix_B: Tensor, length: int) -> Tensor:

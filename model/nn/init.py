@@ -5,13 +5,13 @@ compute any part of any weight by itself, bit for bit as one process computes al
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from model.config.network import BlockConfig, GPTConfig
 from model.data.philox import numbers_from, philox_key
@@ -30,10 +30,6 @@ class InitialLaw:
     kind: Literal["constant", "normal", "uniform"]
     scale: float
     """The value; the standard deviation; the bound, on both sides of zero."""
-
-
-LawOf = Callable[[str, Sequence[int]], InitialLaw]
-"""Returns the law of a weight by its name and shape."""
 
 
 def gpt_law(name: str, config: GPTConfig) -> InitialLaw:
@@ -99,13 +95,6 @@ def t5_law(name: str, shape: Sequence[int], config: BlockConfig) -> InitialLaw:
 
 def _xavier(shape: Sequence[int], gain: float) -> InitialLaw:
     return InitialLaw("uniform", gain * math.sqrt(6 / sum(shape)))
-
-
-@torch.no_grad()
-def initialise(network: nn.Module, law_of: LawOf, seed: int) -> None:
-    """Fill all weights of a network."""
-    for name, parameter in network.named_parameters():
-        fill_elements(parameter, law_of(name, parameter.shape), seed, name)
 
 
 @torch.no_grad()

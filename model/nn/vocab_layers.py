@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.data.row_format import NO_LOSS
-from model.nn.init import InitialLaw, initialise
+from model.nn.init import InitialLaw, fill_elements
 
 NEW_ROWS_OF = {"embedding.weight": "new_rows", "head.weight": "new_head_rows"}
 """Table -> parameter of its new rows, where these are trained alone."""
@@ -110,7 +110,8 @@ class VocabularyNetwork(nn.Module):
 
     def initialise(self, seed: int) -> Self:
         """Initialise the weights: the same seed gives the same bits on every machine."""
-        initialise(self, self.initial_law, seed)
+        for name, parameter in self.named_parameters():
+            fill_elements(parameter, self.initial_law(name, parameter.shape), seed, name)
         return self
 
     def initial_law(self, name: str, shape: Sequence[int]) -> InitialLaw:

@@ -1,12 +1,10 @@
 """Training objectives: next tokens (GPT), masked tokens and sentence pairs (BERT), removed spans (T5)."""
 
 from model.config.train import TrainerRun
-from model.objectives.base import Objective, Sums
+from model.objectives.base import Objective
 from model.objectives.causal import CausalObjective, PrefixObjective
 from model.objectives.masked import MaskedObjective
 from model.objectives.spans import SpanObjective
-
-__all__ = ["Objective", "Sums", "make_objective"]
 
 
 def make_objective(run: TrainerRun) -> Objective:

@@ -12,7 +12,7 @@ from torch import Tensor
 from model.data.dataset import SequenceReader, text_lengths
 from model.data.loader import CausalBatch, CausalLoader, PrefixBatch, PrefixLoader
 from model.data.row_format import NO_LOSS
-from model.nn.gpt import GPT, document_mask, document_numbers, prefix_mask, same_document_mask
+from model.nn.gpt import GPT, document_numbers, prefix_mask, same_document_mask
 from model.objectives.base import Loader, Objective, Sums
 from model.objectives.cross_entropy import row_sums
 
@@ -115,5 +115,5 @@ def _visible(network: GPT, inputs_BT: Tensor, eos: int | None, prefix_B: Tensor 
     if not network.config.attend_within_documents:
         return visible
     assert eos is not None, "documents are separated by their end-of-text token"
-    documents_BT = document_numbers(inputs_BT, eos)
-    return document_mask(documents_BT) if visible is None else visible & same_document_mask(documents_BT)
+    within = same_document_mask(document_numbers(inputs_BT, eos))
+    return within.tril() if visible is None else visible & within

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from model.nn.activation_stats import empty_range
 from model.nn.factory import Network
 from model.nn.gpt import GPT
-from model.nn.logit_sums import logit_sums
+from model.nn.logit_sums import LogitSums, logit_sums
 from model.nn.t5 import T5
 from model.objectives.base import Sums
 
@@ -65,7 +65,8 @@ def chunked_nats(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> tup
     ranges = empty_range(hidden_ND)
     for hidden, targets in zip(hidden_ND.split(rows), targets_N.split(rows), strict=True):
         found = _chunk_sums(network, hidden, targets)
-        nats, drift, ranges = nats + found[0], drift + found[1], torch.maximum(ranges, found[2])
+        nats, drift = nats + found.nats, drift + found.squared_normalisers
+        ranges = torch.maximum(ranges, found.range)
     if network.config.z_loss:
         nats = nats + network.config.z_loss * (drift - drift.detach())
     return nats, ranges
@@ -77,10 +78,8 @@ def row_sums(network: GPT | T5, hidden_BTD: Tensor, ranges: Sequence[Tensor], ta
     return Sums((nats,), (), torch.stack([*ranges, logit_range]))
 
 
-def _chunk_sums(network: GPT | T5, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return nats and squared logarithms of the softmax's denominators of the targets, each f32[], and the range."""
-    found = logit_sums(network.vocabulary, network.logits(hidden), targets, squares=bool(network.config.z_loss))
-    return found.nats, found.squared_normalisers, found.range
+def _chunk_sums(network: GPT | T5, hidden: Tensor, targets: Tensor) -> LogitSums:
+    return logit_sums(network.vocabulary, network.logits(hidden), targets, squares=bool(network.config.z_loss))
 
 
 class _ChunkedNats(torch.autograd.Function):
@@ -98,14 +97,14 @@ class _ChunkedNats(torch.autograd.Function):
         for hidden, chunk_gradient, targets in zip(*chunks, strict=True):
             with torch.enable_grad():
                 leaf = hidden.detach().requires_grad_()
-                found, drift, logit_range = _chunk_sums(network, leaf, targets)
-                loss = found + network.config.z_loss * drift
+                found = _chunk_sums(network, leaf, targets)
+                loss = found.nats + network.config.z_loss * found.squared_normalisers
             first, *rest = torch.autograd.grad(loss, [leaf, *trained])
             chunk_gradient.copy_(first)
             pairs = zip(weight_gradients, rest, strict=True)
             weight_gradients = [total.add_(more) for total, more in pairs] if weight_gradients else rest
-            nats += found.detach()
-            ranges = torch.maximum(ranges, logit_range)
+            nats += found.nats.detach()
+            ranges = torch.maximum(ranges, found.range)
         ctx.trains = [weight.requires_grad for weight in weights]
         ctx.save_for_backward(hidden_gradient, *weight_gradients)
         ctx.mark_non_differentiable(ranges)

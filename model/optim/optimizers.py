@@ -40,15 +40,18 @@ def make_optimizer(network: nn.Module, config: OptimizerConfig, width_multiplier
     decayed = [group for group in decayed if group["params"]]
     if config.kind in ("adamw", "sgd"):
         decayed = [one for group in decayed for one in _by_mesh(group)]
-    betas = (config.beta1, config.beta2)
     if config.kind == "lamb":
-        return Lamb(decayed, betas=betas, eps=config.eps)
+        return Lamb(decayed, betas=(config.beta1, config.beta2), eps=config.eps)
     if config.kind == "sgd":
         return SGDW(decayed, momentum=config.momentum, nesterov=config.nesterov)
     if config.kind == "muon":
         return MuonWithAdamW(groups, config)
+    return _adamw(decayed, config)
+
+
+def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> "AdamW":
     # Loshchilov and Hutter 2019, fused into one kernel a step.
-    return AdamW(decayed, lr=0.0, betas=betas, eps=config.eps, fused=True)
+    return AdamW(groups, lr=0.0, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
 
 
 def _by_mesh(group: dict[str, Any]) -> list[dict[str, Any]]:
@@ -223,13 +226,7 @@ class MuonWithAdamW:
         self._muon = Muon(groups.hidden, decay, config.momentum, config.nesterov)
         heads = [parameter for parameter in groups.matrices if id(parameter) not in hidden]
         rest = [{"params": heads, "weight_decay": decay}, {"params": groups.others, "weight_decay": 0.0}]
-        self._adamw = AdamW(
-            [group for group in rest if group["params"]],
-            lr=0.0,
-            betas=(config.beta1, config.beta2),
-            eps=config.eps,
-            fused=True,
-        )
+        self._adamw = _adamw([group for group in rest if group["params"]], config)
         self.param_groups: list[dict[str, Any]] = [*self._muon.param_groups, *self._adamw.param_groups]
         self.state = self._adamw.state = self._muon.state
 

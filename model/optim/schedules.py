@@ -19,7 +19,6 @@ class StepSchedule:
     """The scheduled settings of one step."""
 
     lr: float
-    """Learning rate."""
     max_norm: float = 1.0
     """Largest norm of the gradient; a larger gradient is scaled down to it."""
     row_pieces: int = 1

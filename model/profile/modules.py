@@ -100,7 +100,6 @@ class OperationCounter(TorchDispatchMode):
         self._of_node = HEAD
 
     def __enter__(self) -> "OperationCounter":
-        """Watch modules and optimizers too, until the end."""
         handles = (
             register_module_forward_pre_hook(self._enter_module),
             register_module_forward_hook(self._leave_module, always_call=True),
@@ -112,12 +111,10 @@ class OperationCounter(TorchDispatchMode):
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        """Remove the hooks."""
         self._hooks.close()
         super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, and add its cost to that of its part."""
         kwargs = kwargs or {}
         part, phase = self._place(func.overloadpacket.__name__)
         if func.is_view or func.namespace != "aten":

@@ -6,7 +6,6 @@ of the error's class (`model/errors.py`), and the error is the last line on stde
 This process supervises the ranks (`model/launch/supervisor.py`), each a process of its own (`model/train/rank.py`).
 """
 
-import signal
 import sys
 import traceback
 from pathlib import Path
@@ -20,7 +19,7 @@ from model.processes import die_with_parent, exit_now, write_log
 
 def main(arguments: list[str]) -> int:
     """Train the run that the JSON file describes; return 0 when trained to the end, or the exit code of the error."""
-    die_with_parent(signal.SIGKILL, parent=int(arguments[1]) if len(arguments) > 1 else None)
+    die_with_parent(int(arguments[1]) if len(arguments) > 1 else None)
     try:
         if not 1 <= len(arguments) <= 2:
             raise RecipeError(f"a run file was expected, and {arguments} given. Call: python -m model.train run.json")

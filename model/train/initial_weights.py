@@ -109,12 +109,12 @@ def _base_weights(
         }
         base_facts["new_rows"] = len(base_ids)
         base_facts["start"] = run.train.new_rows
-        base_facts["without_meaning"] = extensions["embedding.weight"].without_meaning
-        for name, extension in extensions.items():
+        _, base_facts["without_meaning"] = extensions["embedding.weight"]
+        for name, (rows_ND, _) in extensions.items():
             if apart:
-                weights[NEW_ROWS_OF[name]] = extension.rows_ND
+                weights[NEW_ROWS_OF[name]] = rows_ND
             else:
-                weights[name] = torch.cat((weights[name], extension.rows_ND))
+                weights[name] = torch.cat((weights[name], rows_ND))
         for name in ("head_bias", "masked_head_bias"):
             if name in weights:
                 weights[name] = torch.cat((weights[name], weights[name].new_zeros(len(base_ids))))
@@ -151,20 +151,11 @@ def read_added_pieces(path: Path, first: int, last: int) -> list[tuple[int, ...]
     return base_ids
 
 
-@dataclass(frozen=True)
-class InitialRows:
-    """New rows of a table."""
-
-    rows_ND: Tensor
-    """f32[N, D]."""
-    without_meaning: int
-    """Rows whose base ids identify no text, so that they start from the mean of all rows."""
-
-
 def initial_rows(
     table_VD: Tensor, base_ids: list[tuple[int, ...]], start: NewRows, seed: int, init_std: float
-) -> InitialRows:
-    """Return rows for tokens that the base writes as `base_ids`, given its table; a function of `seed` and these.
+) -> tuple[Tensor, int]:
+    """Return rows f32[N, D] for tokens that the base writes as `base_ids`, given its table, and how many of these
+    identify no text; a function of `seed` and these.
 
     `start` is `mean` of the base's rows, `mean_noise` (the mean with Gaussian noise added), or `random` as in an
     untrained network. Where the ids identify no text, the row is the mean of all rows with noise: without any ids, or
@@ -176,13 +167,13 @@ def initial_rows(
     means = torch.tensor([bool(ids) and seen[ids] == 1 for ids in base_ids], dtype=torch.bool)
     without_meaning = int((~means).sum())
     if start == "random":
-        return InitialRows(init_std * noise_ND, without_meaning)
+        return init_std * noise_ND, without_meaning
     rows_ND = table_VD.mean(dim=0).expand(len(base_ids), -1).clone()
     for row in means.nonzero().flatten().tolist():
         rows_ND[row] = table_VD[list(base_ids[row])].mean(dim=0)
     noisy = torch.ones_like(means) if start == "mean_noise" else ~means
     rows_ND[noisy] += NOISE * table_VD.std(dim=0) * noise_ND[noisy]
-    return InitialRows(rows_ND, without_meaning)
+    return rows_ND, without_meaning
 
 
 def _seed_of(seed: int) -> int:

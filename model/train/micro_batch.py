@@ -156,14 +156,16 @@ def _make_trial(run: TrainerRun, data: SequenceReader) -> Callable[[int], Trial]
     elements = sum(parameter.numel() for parameter in network.parameters())
     more = bytes_of_step(run, elements)
     # Gradients exist after the first pass, whatever its size.
-    idle = _resident(device) + 4 * elements + more
+    resident = torch.cuda.memory_allocated(device) if device.type == "cuda" else resident_bytes()
+    idle = resident + 4 * elements + more
 
     def trial(rows: int) -> Trial:
         try:
             tokens_s = _tokens_per_second(run, data, network, rows)
         except torch.OutOfMemoryError:
             return Trial(rows, 0, torch.cuda.get_device_properties(device).total_memory + more, idle)
-        return Trial(rows, round(tokens_s), _peak(device) + more, idle)
+        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_bytes()
+        return Trial(rows, round(tokens_s), peak + more, idle)
 
     return trial
 
@@ -203,10 +205,6 @@ def _tokens_per_second(run: TrainerRun, data: SequenceReader, network: Network, 
     return rows * objective.tokens_per_row(data.row_length) / seconds
 
 
-def _resident(device: torch.device) -> int:
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else resident_bytes()
-
-
 def _reset(device: torch.device) -> None:
     if device.type == "cuda":
         # Blocks that the allocator keeps for other sizes count neither here nor in the peak.
@@ -214,10 +212,6 @@ def _reset(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
     else:
         reset_peak()
-
-
-def _peak(device: torch.device) -> int:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_bytes()
 
 
 def resident_bytes() -> int:

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from model.checkpoint.run_folder import RUN_FILE
 from model.code_digest import code_digest
 from model.config.machine import machine_parts
 from model.config.train import TrainerRun
@@ -29,14 +30,14 @@ RECORDED_PREFIXES = ("CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "LD_LIBR
 `train.environment` sets are recorded: the rest may hold credentials."""
 
 
-def write_reproduction(folder: Path, run: TrainerRun, decisions: Sequence[Decision], run_file: Path) -> None:
+def write_reproduction(folder: Path, run: TrainerRun, decisions: Sequence[Decision]) -> None:
     """Write `packages.lock`, a line `name==version` for each installed distribution, and `reproduction.json`.
 
-    `run` is the run as it began, `run_file` the file that the trainer was given.
+    `run` is the run as it began.
     """
     write_atomically(folder / LOCK, "".join(f"{line}\n" for line in installed_packages()).encode())
     record: dict[str, Any] = {
-        "launch": [Path(sys.executable).name, "-m", "model.train", run_file.name],
+        "launch": [Path(sys.executable).name, "-m", "model.train", RUN_FILE],
         "run": run.model_dump(mode="json"),
         "interventions": [decision.model_dump(mode="json") for decision in decisions],
         "code_digest": code_digest(),

@@ -30,7 +30,7 @@ FORKS = sys.platform.startswith("linux")
 def main(arguments: list[str]) -> int:
     """Import what the ranks of a run need, and start processes until the supervisor closes the socket; return 0."""
     run_file, parent, fd = arguments
-    die_with_parent(signal.SIGKILL, parent=int(parent))
+    die_with_parent(int(parent))
     # Ctrl-C reaches this process, too, and only ranks are to stop. Blocked, and not ignored: a rank receives what comes
     # while it starts.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -103,7 +103,7 @@ class _Starter:
         if pid := os.fork():
             return pid
         try:
-            die_with_parent(signal.SIGKILL, parent)
+            die_with_parent(parent)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

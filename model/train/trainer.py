@@ -18,7 +18,7 @@ import torch
 
 from model.checkpoint.checkpoint import Checkpoint, newest_checkpoint, quarantine_damaged
 from model.checkpoint.complete_marker import complete, find_damage
-from model.checkpoint.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, RUN_FILE, WEIGHTS
+from model.checkpoint.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, WEIGHTS
 from model.checkpoint.state import AttemptState
 from model.checkpoint.weights import save_model
 from model.checkpoint.writer import CheckpointWriter, write_parts
@@ -80,7 +80,7 @@ def train(
         if ranks.is_first and (adopted := adopt_checkpoints(run, data)):
             channel.send_event("replay", from_step=adopted)
         ranks.barrier()
-        while not _attempt(run, data, ranks, result, channel, callbacks):
+        while not _attempt(run, data, ranks, channel, callbacks):
             pass
     return result
 
@@ -95,12 +95,7 @@ def prepare_process(run: TrainerRun) -> None:
 
 
 def _attempt(
-    original: TrainerRun,
-    data: SequenceReader,
-    ranks: Ranks,
-    result: Path,
-    channel: LauncherChannel,
-    more: Sequence[Callback],
+    original: TrainerRun, data: SequenceReader, ranks: Ranks, channel: LauncherChannel, more: Sequence[Callback]
 ) -> bool:
     """Train from the newest checkpoint under all decisions so far; return False where the guard rolled back.
 
@@ -110,7 +105,7 @@ def _attempt(
     folder, decisions = original.out / CHECKPOINTS, read_decisions(original.out)
     run, requirements = effective_config(original, decisions), resume_requirements(original)
 
-    damaged = quarantine_damaged(folder) if ranks.is_first else []
+    damaged = quarantine_damaged(folder) if ranks.is_first else {}
     if ranks.is_first:
         delete_abandoned(folder, decisions)
     ranks.barrier()
@@ -145,9 +140,9 @@ def _attempt(
     if base is not None:
         log.event(step, "base_model", **base)
         channel.send({"kind": "event", "event": "base_model", **base})
-    for damage in damaged:
-        log.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
-        channel.send_event("damaged_checkpoint", name=damage.name, reason=damage.reason)
+    for name, reason in damaged.items():
+        log.event(step, "damaged_checkpoint", "IntegrityError", name=name, reason=reason)
+        channel.send_event("damaged_checkpoint", name=name, reason=reason)
 
     objective, schedule = make_objective(run), TrainingSchedule(run.train, data.positions, run.model.context)
     attempt = Attempt(run, data, objective, schedule, engine, ranks, log, channel)
@@ -176,6 +171,7 @@ def _attempt(
         roll_back(original, decisions, divergence, guard, schedule, log, ranks, channel)
         return False
     import_restarts(run.out, log)
+    result = original.out / RESULT
     _write_result(result, original, attempt, decisions)
     channel.send({"kind": "done", "steps": schedule.steps, "folder": str(result)})
     return True
@@ -244,7 +240,7 @@ def _write_result(result: Path, original: TrainerRun, attempt: Attempt, decision
     if not ranks.is_first:
         return
     attempt.log.write(result)
-    write_reproduction(result, original, decisions, original.out / RUN_FILE)
+    write_reproduction(result, original, decisions)
     save_model(
         result,
         run.model,

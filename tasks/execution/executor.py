@@ -6,7 +6,6 @@ when they are needed.
 
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -107,7 +106,7 @@ _function: Callable[..., Any]
 
 def _start_worker(parent: int, function: Callable[..., Any]) -> None:
     global _function
-    die_with_parent(signal.SIGKILL, parent)
+    die_with_parent(parent)
     _function = function
 
 

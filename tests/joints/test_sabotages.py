@@ -221,7 +221,7 @@ SABOTAGES = [
     Sabotage(
         "the server of a run outlives it",
         "flows/service/local_server.py",
-        "    die_with_parent(signal.SIGKILL, parent)\n",
+        "    die_with_parent(parent)\n",
         "",
         KILLS,
     ),

@@ -211,7 +211,7 @@ def taught(
 ) -> dict[str, Any]:
     config = FinetuneConfig.model_validate({"tasks": tasks, **settings})
     parent = description_digest(trained.path) if trained is not None else "untrained"
-    return finetune(network, parent, config, tokenizer, out, log=print)
+    return finetune(network, parent, config, tokenizer, out, identity=parent, log=print)
 
 
 def reported(found: dict[str, Any], task: str) -> tuple[float, float]:

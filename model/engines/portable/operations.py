@@ -49,7 +49,6 @@ class PortableOperations(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call what replaces a function of PyTorch, or the function."""
         del types
         return self._replaced.get(func, func)(*args, **(kwargs or {}))
 

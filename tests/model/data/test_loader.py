@@ -14,7 +14,7 @@ from model.data.loader import CausalBatch, CausalLoader, MaskedLoader, SpanLoade
 from model.data.row_format import NO_LOSS, RowFormat
 from model.data.span_lengths import corrupted_lengths
 from model.errors import InputError
-from model.nn.gpt import document_mask, document_numbers
+from model.nn.gpt import document_numbers, same_document_mask
 from model.objectives.causal import loss_targets
 
 EOS, PAD, CLS, SEP, MASK = 1, 0, 2, 3, 4
@@ -163,7 +163,7 @@ def test_the_end_of_text_opens_the_document_behind_it() -> None:
     documents = document_numbers(inputs, EOS)
     assert documents.tolist() == [[0, 0, 1, 1, 2, 3, 3], [1] * 7]
     assert documents.dtype == torch.int32
-    assert document_mask(documents)[0, 0].int().tolist() == [
+    assert same_document_mask(documents).tril()[0, 0].int().tolist() == [
         [1, 0, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0, 0],
         [0, 0, 1, 0, 0, 0, 0],

@@ -1,5 +1,6 @@
 """A GPT that learns conversations: the answers' tokens alone carry loss, adapters alone change, answers are learnt."""
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from model.config.network import GPTConfig
 from model.data.row_format import NO_LOSS
 from model.engines.runtime import autocast
 from model.errors import InputError, RecipeError
+from model.finetune import trainer
 from model.finetune.chat import GPTTaskModel, answer_targets
 from model.finetune.chat_template import ChatTemplate, Message, read_messages
 from model.finetune.config import FinetuneConfig, read_task_file
@@ -22,9 +24,10 @@ from model.finetune.data import Truncation, read_examples
 from model.finetune.lora import AdaptedLinear, merged_weights
 from model.finetune.models import build_task_model
 from model.finetune.output import read_result
-from model.finetune.trainer import finetune
 from model.inference.device import choose_device
 from model.nn.gpt import GPT
+
+finetune = functools.partial(trainer.finetune, identity="one")
 
 CHATML = (
     "{% for message in messages %}"

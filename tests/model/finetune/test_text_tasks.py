@@ -88,11 +88,11 @@ def test_what_is_written_is_read_back(vocabulary) -> None:
 
 def test_only_labels_may_be_written_unless_free(vocabulary) -> None:
     labels = ("yes", "no")
-    rule = TextTask(task("classification", "text"), labels, vocabulary).rule()
+    rule = TextTask(task("classification", "text"), labels, vocabulary).rule
     assert rule is not None
     assert sorted(rule(())) == sorted(vocabulary.encode("yes no"))
-    assert TextTask(task("classification", "text", decoding="free"), labels, vocabulary).rule() is None
-    assert TextTask(task("text", "text"), (), vocabulary).rule() is None
+    assert TextTask(task("classification", "text", decoding="free"), labels, vocabulary).rule is None
+    assert TextTask(task("text", "text"), (), vocabulary).rule is None
 
 
 def test_labels_that_the_vocabulary_cannot_distinguish_are_refused(vocabulary) -> None:

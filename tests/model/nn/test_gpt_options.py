@@ -88,7 +88,7 @@ def test_the_bias_of_a_distance_is_its_bucket_s_row() -> None:
 
 def test_learned_positions_start_where_the_cache_ends() -> None:
     network = gpt(positions="learned", embedding_norm=False)
-    rows = network.embed(TOKENS[:, 4:6], begin=4) - network.embedding(TOKENS[:, 4:6])
+    rows = network.enter(TOKENS[:, 4:6], begin=4) - network.embedding(TOKENS[:, 4:6])
     torch.testing.assert_close(rows[0], network.embedding_positions.weight[4:6], rtol=0, atol=1e-6)
 
 
@@ -163,7 +163,7 @@ def test_dropout_is_off_where_nothing_is_trained_and_keeps_the_mean() -> None:
     network.train()
     assert not torch.equal(network(TOKENS), network(TOKENS))
     block = network.blocks[0]
-    dropped = block._dropout(torch.ones(10_000))
+    dropped = block._dropout(torch.ones(10_000), None, 0)
     assert float((dropped == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
     assert float(dropped.mean()) == pytest.approx(1.0, abs=0.03)
 

@@ -58,7 +58,7 @@ def test_any_choice_is_causal_reads_its_cache_right_and_learns_everywhere(
 
 
 def test_a_padded_embedding_is_normalised_where_it_is_narrow_and_zero_beside() -> None:
-    rows = gpt(**YALM).embed(TOKENS)
+    rows = gpt(**YALM).enter(TOKENS)
     torch.testing.assert_close(rows[..., :8].mean(-1), torch.zeros(3, 16), rtol=0, atol=1e-5)
     torch.testing.assert_close(rows[..., :8].var(-1, correction=0), torch.ones(3, 16), rtol=1e-3, atol=0)
     assert not rows[..., 8:].any()
@@ -110,7 +110,7 @@ def test_a_larger_base_turns_the_slowest_pair_slower() -> None:
 def test_positions_begin_behind_the_offset() -> None:
     network = gpt(positions="learned", position_offset=2, embedding_norm=False)
     assert network.embedding_positions.weight.shape == (18, 16)
-    rows = network.embed(TOKENS[:, 4:6], begin=4) - network.embedding(TOKENS[:, 4:6])
+    rows = network.enter(TOKENS[:, 4:6], begin=4) - network.embedding(TOKENS[:, 4:6])
     torch.testing.assert_close(rows[0], network.embedding_positions.weight[6:8], rtol=0, atol=1e-6)
 
 

@@ -14,7 +14,7 @@ TABLE = torch.tensor([[0.0, 8.0], [2.0, 8.0], [4.0, 0.0], [6.0, 0.0]])
 
 
 def rows(base_ids: list[tuple[int, ...]], start: str, seed: int = 1, table: Tensor = TABLE) -> Tensor:
-    return initial_rows(table, base_ids, start, seed, init_std=0.02).rows_ND
+    return initial_rows(table, base_ids, start, seed, init_std=0.02)[0]
 
 
 def test_a_row_is_the_mean_of_the_rows_that_wrote_its_bytes() -> None:
@@ -36,10 +36,10 @@ def test_random_rows_start_as_in_a_fresh_network() -> None:
 
 def test_where_ids_say_nothing_the_mean_of_all_is_in_each_with_its_own_noise() -> None:
     """T5 writes every Chinese character as its unknown token, here 3: all rows would start as that one."""
-    start = initial_rows(TABLE, [(3,), (1, 2), (3,), (), (3,)], "mean", 1, 0.02)
-    assert start.without_meaning == 4
-    assert start.rows_ND[1].tolist() == [3.0, 4.0]
-    stand_in = start.rows_ND[[0, 2, 3, 4]]
+    made, without_meaning = initial_rows(TABLE, [(3,), (1, 2), (3,), (), (3,)], "mean", 1, 0.02)
+    assert without_meaning == 4
+    assert made[1].tolist() == [3.0, 4.0]
+    stand_in = made[[0, 2, 3, 4]]
     assert ((stand_in - TABLE.mean(dim=0)).abs() < 5 * NOISE * TABLE.std(dim=0)).all()
     assert len({tuple(row) for row in stand_in.tolist()}) == 4
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint.run_folder import RUN_FILE
 from model.code_digest import code_digest
 from model.config.train import TrainerRun
 from model.guard.decisions import Decision
@@ -22,7 +21,7 @@ def test_a_trained_model_says_what_made_it(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do not tell")
     run = make_run(environment=("MKL_CBWR=AVX2",))
     by_hand = Decision(attempt=1, by="hand", cause="too fast", onset=3, step=3, to_step=2)
-    write_reproduction(tmp_path, run, [by_hand], run.out / RUN_FILE)
+    write_reproduction(tmp_path, run, [by_hand])
     reported = json.loads((tmp_path / REPRODUCTION).read_text())
     assert reported["launch"][1:] == ["-m", "model.train", "run.json"]
     assert TrainerRun.model_validate(reported["run"]) == run
@@ -36,7 +35,7 @@ def test_the_lock_names_every_package_once_and_can_be_installed_from(
     tmp_path: Path, make_run: Callable[..., TrainerRun]
 ) -> None:
     run = make_run()
-    write_reproduction(tmp_path, run, [], run.out / RUN_FILE)
+    write_reproduction(tmp_path, run, [])
     lines = (tmp_path / LOCK).read_text().splitlines()
     assert f"torch=={metadata.version('torch')}" in lines
     names = [line.partition("==")[0] for line in lines]
