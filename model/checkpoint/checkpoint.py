@@ -185,18 +185,25 @@ def checkpoint_state(folder: Path, step: int) -> CheckpointState:
     return json.loads((checkpoint_folder(folder, step) / STATE).read_text())
 
 
-def quarantine_damaged(folder: Path) -> dict[str, str]:
-    """Rename damaged checkpoints, so that none of them is the newest; return what is wrong with these, and with those
-    renamed before, by the name of each."""
+@dataclass(frozen=True)
+class Damage:
+    """A damaged checkpoint."""
+
+    name: str
+    reason: str
+
+
+def quarantine_damaged(folder: Path) -> list[Damage]:
+    """Rename damaged checkpoints, so that none of them is the newest; return these and those renamed before."""
     for path in sorted(folder.glob(f"{PREFIX}*"), reverse=True):
         if find_damage(path) is not None:
             aside = path.with_name(f"damaged-{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             os.rename(path, aside)
-    return {
-        path.name.removeprefix("damaged-"): find_damage(path) or "was damaged when last read"
+    return [
+        Damage(path.name.removeprefix("damaged-"), find_damage(path) or "was damaged when last read")
         for path in sorted(folder.glob("damaged-*"), reverse=True)
-    }
+    ]
 
 
 def steps_to_delete(existing: Collection[int], newest: int, keep: int, healthy: Collection[int] = ()) -> list[int]:

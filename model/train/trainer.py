@@ -105,7 +105,7 @@ def _attempt(
     folder, decisions = original.out / CHECKPOINTS, read_decisions(original.out)
     run, requirements = effective_config(original, decisions), resume_requirements(original)
 
-    damaged = quarantine_damaged(folder) if ranks.is_first else {}
+    damaged = quarantine_damaged(folder) if ranks.is_first else []
     if ranks.is_first:
         delete_abandoned(folder, decisions)
     ranks.barrier()
@@ -140,9 +140,9 @@ def _attempt(
     if base is not None:
         log.event(step, "base_model", **base)
         channel.send({"kind": "event", "event": "base_model", **base})
-    for name, reason in damaged.items():
-        log.event(step, "damaged_checkpoint", "IntegrityError", name=name, reason=reason)
-        channel.send_event("damaged_checkpoint", name=name, reason=reason)
+    for damage in damaged:
+        log.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
+        channel.send_event("damaged_checkpoint", name=damage.name, reason=damage.reason)
 
     objective, schedule = make_objective(run), TrainingSchedule(run.train, data.positions, run.model.context)
     attempt = Attempt(run, data, objective, schedule, engine, ranks, log, channel)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.checkpoint.checkpoint import Checkpoint, newest_checkpoint, quarantine_damaged
+from model.checkpoint.checkpoint import Checkpoint, Damage, newest_checkpoint, quarantine_damaged
 from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.writer import CheckpointWriter
 from model.config.train import TrainerRun
@@ -32,7 +32,7 @@ def fresh_engine(run: TrainerRun) -> NativeEngine:
     return NativeEngine(run, GPT(run.model).initialise(run.train.seed), SINGLE_PROCESS)
 
 
-def newest(folder: Path) -> tuple[Checkpoint, dict[str, str]]:
+def newest(folder: Path) -> tuple[Checkpoint, list[Damage]]:
     damaged = quarantine_damaged(folder)
     checkpoint = newest_checkpoint(folder, EXPECTED)
     assert checkpoint is not None
@@ -68,7 +68,7 @@ def test_weights_moments_and_journal_come_back_as_they_were(run: TrainerRun, tmp
     checkpoint, damaged = newest(tmp_path)
     fresh = restored(run, checkpoint)
     assert checkpoint.state == {"config": "this", "step": 2}
-    assert damaged == {}
+    assert damaged == []
     assert checkpoint.metrics_log().tables()["events"].column("kind").to_pylist() == ["start"]
     generator = torch.Generator().manual_seed(9)
     tokens = torch.randint(4, 48, (2, 17), generator=generator)
@@ -111,7 +111,7 @@ def test_one_that_a_kill_left_half_deleted_is_no_damage(
         save(run, tmp_path, 2, keep=1)
     monkeypatch.undo()
     checkpoint, damaged = newest(tmp_path)
-    assert (checkpoint.state["step"], damaged) == (2, {})
+    assert (checkpoint.state["step"], damaged) == (2, [])
     save(run, tmp_path, 3, keep=1)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "data") == ["step-000000003"]
 
@@ -139,8 +139,8 @@ def test_one_flipped_bit_in_any_file_is_named_and_the_checkpoint_before_is_taken
     path.write_bytes(data)
     checkpoint, damaged = newest(tmp_path)
     assert checkpoint.state["step"] == 1
-    assert list(damaged) == ["step-000000002"]
-    assert file == "COMPLETE" or damaged["step-000000002"] == f"{file} does not agree with its digest"
+    assert [damage.name for damage in damaged] == ["step-000000002"]
+    assert file == "COMPLETE" or damaged[0].reason == f"{file} does not agree with its digest"
 
 
 def test_damaged_ones_are_named_until_a_new_checkpoint_records_them(run: TrainerRun, tmp_path: Path) -> None:
@@ -149,15 +149,15 @@ def test_damaged_ones_are_named_until_a_new_checkpoint_records_them(run: Trainer
     (tmp_path / "step-000000002" / "state.json").unlink()
     for _ in range(2):
         _, damaged = newest(tmp_path)
-        assert list(damaged) == ["step-000000002"]
+        assert [damage.name for damage in damaged] == ["step-000000002"]
     save(run, tmp_path, 2)
-    assert newest(tmp_path)[1] == {}
+    assert newest(tmp_path)[1] == []
 
 
 def test_a_half_written_one_is_never_taken(run: TrainerRun, tmp_path: Path) -> None:
     save(run, tmp_path, 1)
     (tmp_path / "step-000000001").rename(tmp_path / "tmp-000000001")
-    assert quarantine_damaged(tmp_path) == {}
+    assert quarantine_damaged(tmp_path) == []
     assert newest_checkpoint(tmp_path, EXPECTED) is None
 
 
