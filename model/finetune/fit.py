@@ -96,7 +96,7 @@ def fit(
 def peak_rate(config: FinetuneConfig, width: int, architecture: str) -> float:
     """Return the peak learning rate: the configured one, or the default for this width and architecture.
 
-    Adapters, which begin at zero, learn with ten times the rate of the weights.
+    Adapters, which begin at zero, have a higher default than the weights of a BERT or GPT.
     """
     if config.learning_rate is not None:
         return config.learning_rate

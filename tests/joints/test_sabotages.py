@@ -39,7 +39,7 @@ class Sabotage:
     """The file or the test that must fail."""
 
 
-RECORD = """            record = {"files": [asdict(file) for file in unit.files], "report": unit.report.to_json()}
+RECORD = """            record: UnitRecord = {"files": [file.to_json() for file in unit.files], "report": unit.report.to_json()}
             write_record(self._records / f"{name}.json", record)
 """
 FILES = """            for file in unit.files:
