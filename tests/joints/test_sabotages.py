@@ -39,8 +39,9 @@ class Sabotage:
     """The file or the test that must fail."""
 
 
-RECORD = """            record: UnitRecord = {"files": [file.to_json() for file in unit.files], "report": unit.report.to_json()}
-            write_record(self._records / f"{name}.json", record)
+FOUND = '{"files": [file.to_json() for file in unit.files], "report": unit.report.to_json()}'
+RECORD = f"""            record: UnitRecord = {FOUND}
+            write_record(self._records / f"{{name}}.json", record)
 """
 FILES = """            for file in unit.files:
                 os.replace(temporary / file.name, self._files / file.name)
