@@ -85,7 +85,8 @@ class Template:
         self._program: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._received = b""
-        self._started: list[int] = []
+        # Those that `start` has not returned yet; one may have ended again before.
+        self._started: list[RankProcess] = []
         self._running: dict[int, RankProcess] = {}
 
     def start(self, request: Request) -> RankProcess:
@@ -108,7 +109,7 @@ class Template:
                     f"importing PyTorch and the trainer took more than {self._start_seconds:g} seconds"
                     f" (train.start_seconds)"
                 )
-        return self._running[self._started.pop()]
+        return self._started.pop()
 
     def receive(self, seconds: float) -> bool:
         """Note what the template reports within some seconds; return whether it runs."""
@@ -127,8 +128,8 @@ class Template:
         for line in lines:
             kind, pid, *code = json.loads(line)
             if kind == "started":
-                self._started.append(pid)
                 self._running[pid] = RankProcess(self, pid)
+                self._started.append(self._running[pid])
             else:
                 self._running.pop(pid).returncode = code[0]
         return True

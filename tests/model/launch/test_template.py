@@ -1,11 +1,13 @@
 """Processes that a template forks: what they are given, how they end, and what is left of them when it ends."""
 
 import os
+import select
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +57,21 @@ def test_each_process_has_its_arguments_and_number_and_pytorch_is_there(template
     processes = [start(template, "writes", 5 + number, file) for number, file in enumerate(files)]
     assert [process.wait() for process in processes] == [7, 7, 7]
     assert [Path(file).read_text() for file in files] == ["5 a word True", "6 a word True", "7 a word True"]
+
+
+def test_a_process_that_ends_before_its_start_is_read_is_started_and_ended(
+    template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert start(template, "writes", file=str(tmp_path / "0")).wait() == 7
+    waiting = select.select
+
+    def late(*words: Any) -> Any:
+        time.sleep(0.5)
+        return waiting(*words)
+
+    monkeypatch.setattr("model.launch.template.select.select", late)
+    process = start(template, "writes", file=str(tmp_path / "1"))
+    assert process.returncode == 7
 
 
 def test_exit_codes_are_those_of_programs(template: Template) -> None:
