@@ -24,7 +24,7 @@ from model.errors import InputError
 from model.file_content import ChangedInput, require_unchanged
 from model.files import sync_file, write_atomically
 from model.huggingface.base import Family, WeightMap, by_published_name, export_weights, published_tensor
-from model.huggingface.registry import FAMILIES, fitting_family
+from model.huggingface.registry import FAMILIES, fitting_family, settings_of
 from model.huggingface.settings import Settings
 from model.model_files import INDEX, ONE_FILE, SETTINGS, is_published, published_digest, read_json, some, weight_files
 from model.nn.factory import Network, make_shapes
@@ -210,8 +210,7 @@ def export_network(
         total["total_size"] = sum(tensor.nbytes for tensor in shapes.values())
         index = {"metadata": total, "weight_map": {name: file for file, names in shards.items() for name in names}}
         write_atomically(folder / INDEX, (json.dumps(index, indent=2, sort_keys=True) + "\n").encode())
-    written = {"model_type": family.model_type, "architectures": [family.class_name], **family.write(config)}
-    written |= {**settings, "dtype": "float32"}
+    written = {**settings_of(config, family), **settings, "dtype": "float32"}
     write_atomically(folder / SETTINGS, (json.dumps(written, indent=1, sort_keys=True) + "\n").encode())
     return family.class_name
 

@@ -91,3 +91,8 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def settings_of(config: GPTConfig | BERTConfig | T5Config, family: Family) -> dict[str, Any]:
+    """Return the content of `config.json`, without the ids of special tokens."""
+    return {"model_type": family.model_type, "architectures": [family.class_name], **family.write(config)}

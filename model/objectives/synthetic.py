@@ -14,7 +14,7 @@ from model.objectives.causal import CausalObjective, PrefixObjective
 from model.objectives.masked import MaskedObjective
 from model.objectives.spans import SpanObjective
 
-EOS = SEED = 0
+EOS = 0
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class RandomBatch:
     """Tokens as training counts them."""
 
 
-def random_batch(config: NetworkConfig, rows: int) -> RandomBatch:
+def random_batch(config: NetworkConfig, rows: int, seed: int = 0) -> RandomBatch:
     """Return full rows without padding, with as many targets as in training."""
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(seed)
 
     def random_ids(below: int, *shape: int) -> torch.Tensor:
         return torch.randint(below, shape, generator=generator)
@@ -40,10 +40,10 @@ def random_batch(config: NetworkConfig, rows: int) -> RandomBatch:
         if config.attention == "prefix":
             prefix_B = 1 + random_ids(context, rows)
             batch = PrefixBatch(tokens_BL, prefix_B, prefix_B)
-            return RandomBatch(PrefixObjective(pad=-1, eos=EOS, seed=SEED), batch, rows * context)
+            return RandomBatch(PrefixObjective(pad=-1, eos=EOS, seed=seed), batch, rows * context)
         return RandomBatch(CausalObjective(pad=-1, eos=EOS), CausalBatch(tokens_BL, start_B), rows * context)
     if isinstance(config, BERTConfig):
-        objective = MaskedObjective(SEED, MASKED_SHARE, context)
+        objective = MaskedObjective(seed, MASKED_SHARE, context)
         hidden = max(1, round(MASKED_SHARE * context))
         pairs = MaskedBatch(
             inputs_BT=random_ids(vocab, rows, context),
@@ -62,4 +62,4 @@ def random_batch(config: NetworkConfig, rows: int) -> RandomBatch:
         decoder_inputs_BU=random_ids(vocab, rows, lengths.targets),
         targets_BU=random_ids(vocab, rows, lengths.targets),
     )
-    return RandomBatch(SpanObjective(SEED), spans, rows * raw)
+    return RandomBatch(SpanObjective(seed), spans, rows * raw)

@@ -156,7 +156,7 @@ def recipe(folder: Path, more: str = "", paths: str = 'paths = ["{recipe}/a.txt"
 def test_what_lies_within_may_be_read(folder: Path):
     loaded = recipe(folder, paths='paths = ["{recipe}/a.txt", "{recipe}/texts", "{recipe}/*/*.txt"]')
     (listing,) = find_files(loaded.sample)
-    assert sorted(file.name for file in listing.files) == ["a.txt", "b.txt"]
+    assert sorted(file.path.name for file in listing.files) == ["a.txt", "b.txt"]
 
 
 @pytest.mark.parametrize("place", REACHING)

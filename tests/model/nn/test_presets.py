@@ -158,7 +158,7 @@ def yalm_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
         projections = [f"{ours}.attention_{part}" for part in ("query", "key", "value")]
         if layer:
             weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=True)
-        weight_map |= fused(projections, f"{theirs}.attention.query_key_value", biases=True, heads=config.heads)
+        weight_map |= fused(projections, f"{theirs}.attention.query_key_value", heads=config.heads)
         weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attention.dense", biases=True)
         weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=True)
         weight_map |= linear(f"{ours}.mlp_gate", f"{theirs}.mlp.dense_ffn_hidden", biases=True)
