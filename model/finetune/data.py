@@ -52,14 +52,17 @@ def read_examples(path: Path, task: Task) -> list[Example]:
         raise InputError(f"task {task.name}: there is no file {path}; the task file names it")
     examples: list[Example] = []
     wrong: list[str] = []
+    count = 0
     for where, line in _lines(path):
         try:
             examples.append(example_of(_object(line, where), task, where))
         except InputError as error:
-            wrong.append(str(error))
+            count += 1
+            if count <= MOST_NAMED:
+                wrong.append(str(error))
     if wrong:
-        more = f"\nand {len(wrong) - MOST_NAMED} lines more" if len(wrong) > MOST_NAMED else ""
-        raise InputError("\n".join(wrong[:MOST_NAMED]) + more)
+        more = f"\nand {count - MOST_NAMED} lines more" if count > MOST_NAMED else ""
+        raise InputError("\n".join(wrong) + more)
     if not examples:
         raise InputError(f"task {task.name}: {path} holds no examples")
     return examples
