@@ -117,11 +117,10 @@ def run_recipe(
             open_in_browser(Path(page))
         return record
     from flows.planning.preconditions import CHECKED, check_prerequisites
-    from flows.recipe.stages import select_stages
-    from flows.runs.record import HOUR_PRICE
+    from flows.runs.record import HOUR_PRICE, stages_of
 
     # Before the run has an id, so that a refused one leaves no record.
-    stages = select_stages(selection.get("from_stage"), selection.get("until"), selection.get("only"))
+    stages = stages_of(selection)
     check_prerequisites(chosen, stages, root, force=selection.get("force", False))
     checked, price = CHECKED.set(chosen), HOUR_PRICE.set(hour_price)
     try:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from flows.metrics.formatting import format_bytes
 from flows.planning.cost_model import format_memory, memory_bound, memory_hint, recipe_memory
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, select_stages
+from flows.recipe.stages import STAGES
 from flows.runs.pipeline import BUILDERS, run_stages
-from flows.runs.record import Asked
+from flows.runs.record import Asked, stages_of
 from model.config import machine
 from model.errors import AccessError, BessemerError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
@@ -228,6 +228,6 @@ def start_run(recipe: Recipe, root: Path, *, run_id: str | None = None, **asked:
     from flows.runs.run import Run  # Imports Prefect, and the command line checks a recipe before it does.
 
     if CHECKED.get() != recipe:
-        stages = select_stages(asked.get("from_stage"), asked.get("until"), asked.get("only"))
+        stages = stages_of(asked)
         check_prerequisites(recipe, stages, root, force=asked.get("force", False))
     return Run(recipe, root, run_id=run_id, **asked)

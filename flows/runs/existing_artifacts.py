@@ -6,10 +6,19 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, select_stages
+from flows.recipe.stages import STAGES
 from flows.runs.guards import check_gate
 from flows.runs.pipeline import BUILDERS, run_stages
-from flows.runs.record import Asked, RunData, StageEntry, new_run_id, record_head, same_artifacts, stage_entry
+from flows.runs.record import (
+    Asked,
+    RunData,
+    StageEntry,
+    new_run_id,
+    record_head,
+    same_artifacts,
+    stage_entry,
+    stages_of,
+)
 from model.errors import BessemerError, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
@@ -29,7 +38,7 @@ def existing_run(recipe: Recipe, root: Path, **asked: Unpack[Asked]) -> RunData 
     if asked.get("force") or not artifacts_under(root, STAGES[0]):
         return None
     context, entries = RunContext(root, run_id="", dry=True), list[StageEntry]()
-    last = select_stages(asked.get("from_stage"), asked.get("until"), asked.get("only"))[-1]
+    last = stages_of(asked)[-1]
 
     def step(stage: str, *inputs: Any) -> Artifact:
         began = time.monotonic()

@@ -9,13 +9,14 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
+from flows.recipe.stages import select_stages
 from model.checksummed_json import append_sealed_line, read_sealed, read_sealed_lines, read_sealed_text, write_sealed
 from model.errors import Infra, InputError, IntegrityError, Paused
 from model.files import DISK_FULL
@@ -55,6 +56,11 @@ class Asked(TypedDict, total=False):
 
 EVERYTHING: Asked = {"from_stage": None, "until": None, "only": None, "force": False}
 """What a run of a recipe is asked for by default."""
+
+
+def stages_of(asked: Asked) -> Sequence[str]:
+    """Return the stages that a run may build; RecipeError where they contradict each other."""
+    return select_stages(asked.get("from_stage"), asked.get("until"), asked.get("only"))
 
 
 class Machine(TypedDict):

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from prefect.client.schemas.objects import State
 
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import STAGES, StageLimitReached, select_stages
+from flows.recipe.stages import STAGES, StageLimitReached
 from flows.runs.guards import check_gate, raise_if_interrupted
 from flows.runs.record import (
     CURRENT_LISTENER,
@@ -24,6 +24,7 @@ from flows.runs.record import (
     check_writable,
     new_run_id,
     record_head,
+    stages_of,
     write_recipe,
 )
 from flows.runs.roots import put_record
@@ -116,7 +117,7 @@ class Run(StageRun):
     """A run of the pipeline, or of a range of its stages."""
 
     def __init__(self, recipe: Recipe, root: Path, *, run_id: str | None = None, **asked: Unpack[Asked]) -> None:
-        buildable = select_stages(asked.get("from_stage"), asked.get("until"), asked.get("only"))
+        buildable = stages_of(asked)
         run_id = checked_run_id(run_id, root)
         head = record_head(recipe.name, root, run_id, asked, recipe)
         super().__init__(root, run_id, buildable, head, recipe=recipe, force=asked.get("force", False))
