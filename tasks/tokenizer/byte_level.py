@@ -12,7 +12,10 @@ from typing import Any
 
 from model.errors import InputError
 from tasks.tokenizer.json_format import (
+    BEGIN,
     END_OF_TEXT,
+    PADDING,
+    UNKNOWN,
     LibraryTokenizer,
     begin_token,
     open_engine,
@@ -30,12 +33,6 @@ BYTE_OF_CHARACTER = {character: byte for byte, character in CHARACTER_OF_BYTE.it
 
 BYTES_OF_TEXT = (*range(0xC0), *range(0xC2, 0xF5))
 """Bytes that occur in UTF-8. GPT-NeoX's vocabulary has no pieces for the 13 others, and needs none."""
-
-BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>", "<｜begin▁of▁sentence｜>")
-UNKNOWN = ("<unk>", "<|unk|>", "<|unknown|>", "[UNK]")
-
-PADDING = ("<|padding|>", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "<｜▁pad▁｜>")
-"""Names of special tokens in published vocabularies, whose files do not say what they are for."""
 
 
 def piece_text(raw: bytes) -> str:

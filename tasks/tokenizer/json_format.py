@@ -10,6 +10,13 @@ import tokenizers
 from model.errors import InputError
 from tasks.tokenizer.base import Tokenizer
 
+END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>")
+BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>", "<｜begin▁of▁sentence｜>")
+UNKNOWN = ("<unk>", "<|unk|>", "<|unknown|>", "[UNK]")
+
+PADDING = ("<|padding|>", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "<｜▁pad▁｜>")
+"""Names of special tokens in published vocabularies, whose files do not say what they are for."""
+
 
 class LibraryTokenizer(Tokenizer):
     """A vocabulary in this format, with which the library encodes."""
@@ -38,10 +45,6 @@ def open_engine(text: bytes) -> tokenizers.Tokenizer:
     engine.no_padding()
     engine.no_truncation()
     return engine
-
-
-END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>")
-"""Names of the end of a text in published vocabularies, whose files do not say what a special token is for."""
 
 
 def begin_token(parsed: dict[str, Any]) -> int:

@@ -27,8 +27,8 @@ import sentencepiece
 import tokenizers
 
 from model.errors import InputError
-from tasks.tokenizer.byte_level import BYTE_OF_CHARACTER, PADDING, check_exact, piece_raw, piece_text
-from tasks.tokenizer.json_format import parse_merges, read_tokenizer_json, to_json_bytes
+from tasks.tokenizer.byte_level import BYTE_OF_CHARACTER, check_exact, piece_raw, piece_text
+from tasks.tokenizer.json_format import PADDING, parse_merges, read_tokenizer_json, to_json_bytes
 from tasks.tokenizer.model_file import BPE, NORMAL, read_model, write_model
 from tasks.tokenizer.sentencepiece import BLANK
 from tasks.vocab.config import VocabConfig

@@ -15,7 +15,7 @@ from tasks.artifacts.tables.files import read_table
 from tasks.common.numeric import seed64, unit_interval
 from tasks.common.text import is_unspaced
 from tasks.tokenizer.base import is_json
-from tasks.tokenizer.byte_level import UNKNOWN
+from tasks.tokenizer.json_format import UNKNOWN
 from tasks.vocab.extenders import token_names
 from tasks.vocab.scripts import Script
 
