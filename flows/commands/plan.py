@@ -27,6 +27,9 @@ def init(
     folder: Annotated[Path, typer.Argument(help="A folder of your own text.")],
     output: Annotated[Path, typer.Option(help="The recipe to write.")] = Path("recipe.toml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing recipe.")] = False,
+    base_model: Annotated[
+        Path | None, typer.Option(help="The folder of a published model (Llama, Qwen, ...) to train further.")
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Write every key with its help, not only what is set.")] = False,
     unpack: Annotated[
         bool,
@@ -40,11 +43,12 @@ def init(
 
     Reads the beginnings of some files for formats, sizes, fields, encodings and languages, and lists what cannot be
     read. Each subfolder becomes a source, more than ten small ones together. Vocabulary, network and budget follow
-    from the amount of text.
+    from the amount of text; with --base-model the first two are that model's.
     """
     from flows.inspection.all_keys import write_recipe
     from flows.inspection.recipe_writer import scan_remarks, write_short_recipe
     from flows.inspection.scan import scan_folder
+    from flows.inspection.sizes import read_base_model
     from flows.inspection.terminal import print_scan, scan_values
     from model.errors import InputError, RecipeError
     from model.files import write_atomically
@@ -57,8 +61,9 @@ def init(
 
         if unpacked := unpack_archives(folder):
             print(f"unpacked {counted(len(unpacked), 'file')} into {folder / UNPACKED}", file=sys.stderr)
+    base = None if base_model is None else read_base_model(base_model)
     survey = scan_folder(folder)
-    text = (write_recipe if every else write_short_recipe)(survey, output.stem)
+    text = (write_recipe if every else write_short_recipe)(survey, output.stem, base)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, text.encode())

@@ -11,16 +11,19 @@ from pydantic_core import PydanticUndefined
 
 from flows.inspection.recipe_writer import chosen_settings, sizes_of
 from flows.inspection.scan import FolderScan
-from flows.inspection.sizes import EPOCHS, TOKENS_PER_PARAMETER, Sizes
+from flows.inspection.sizes import EPOCHS, TOKENS_PER_PARAMETER, PublishedModel, Sizes
 from flows.inspection.source_tables import comment, in_comment, source_names, source_tables, toml_value
 from flows.metrics.formatting import format_bytes, format_count
 from flows.recipe.key_help import described_fields
 from flows.recipe.resolve import MIXTURE_KEYS, SHARED_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
+from model.config.network import GPTConfig
 from model.config.presets import KEY
+from model.config.rules import INDEPENDENT_SETTINGS
 from tasks.execution.machines import Machines
 from tasks.sample.config import SampleConfig
+from tasks.vocab.config import TRAINING_FIELDS
 
 MOST_UNREADABLE = 20
 
@@ -76,9 +79,17 @@ EXAMPLES: dict[tuple[str, str], str] = {
 """Section and key -> example of a key without a default; SOURCE is replaced by the name of the first source."""
 
 
-def write_recipe(scan: FolderScan, name: str) -> str:
-    """Return the recipe's TOML text, which `flows.recipe.load.load_recipe` accepts unchanged."""
-    total, chosen = sizes_of(scan)
+_SETTLED_BY_BASE = {
+    "vocab": ("base", "embedding_rows", *TRAINING_FIELDS),
+    "train.model": [key for key in GPTConfig.model_fields if key not in INDEPENDENT_SETTINGS],
+}
+"""Section -> keys that a base model decides."""
+
+
+def write_recipe(scan: FolderScan, name: str, base: PublishedModel | None = None) -> str:
+    """Return the recipe's TOML text, which `flows.recipe.load.load_recipe` accepts unchanged; `base` is a published
+    model that the run trains further."""
+    total, chosen = sizes_of(scan, base)
     lines = [
         *comment(
             f"A recipe for {scan.folder}: {sum(len(source.files) for source in scan.sources):,} files, about"
@@ -117,13 +128,14 @@ def write_recipe(scan: FolderScan, name: str) -> str:
 def _section(section: str, model: type[BaseModel], sizes: Sizes, names: list[str]) -> list[str]:
     chosen = chosen_settings(section, sizes)
     lines = [f"[{section}]"]
-    if section == "train.model":
+    settled = _SETTLED_BY_BASE.get(section, ()) if isinstance(sizes.network, PublishedModel) else ()
+    if section == "train.model" and not settled:
         lines += comment("A published network by name (`bessemer model presets`); keys of this table override it.")
         lines.append(_example(section, KEY, names))
     for key, value in chosen.items():
         lines += [*comment(_help(model, key)), f"{key} = {toml_value(value)}"]
     for key, info in model.model_fields.items():
-        if key in NOT_IN_TABLES or key in chosen or isinstance(info.default, BaseModel):
+        if key in (*NOT_IN_TABLES, *settled, *chosen) or isinstance(info.default, BaseModel):
             continue
         lines += _explained(section, model, key, names)
     return [*lines, ""]

@@ -2,10 +2,10 @@
 
 import textwrap
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 from flows.inspection.scan import FolderScan
-from flows.inspection.sizes import EPOCHS, Sizes, sizes
+from flows.inspection.sizes import EPOCHS, PublishedModel, Sizes, sizes, sizes_with_base
 from flows.inspection.source_tables import (
     LARGEST_FILE,
     LINE,
@@ -17,6 +17,7 @@ from flows.inspection.source_tables import (
 )
 from flows.metrics.formatting import counted, format_bytes, format_count
 from model.config.machine import narrow_products
+from tasks.vocab.config import Language
 
 BENCHMARKS = {
     "code": ("humaneval",),
@@ -49,9 +50,16 @@ passes in float32 took 1.0, 1.4 and 1.6 times as long at widths 64, 96 and 128. 
 byte, in float32 2.176)."""
 
 
-def write_short_recipe(scan: FolderScan, name: str) -> str:
-    """Return a recipe with what follows from the folder, and nothing that has a default; it runs unchanged."""
-    total, chosen = sizes_of(scan)
+BASE_RATE, BASE_ROWS = 1e-4, 1
+"""Peak learning rate of a training that continues from a published model, and rows that it computes at once."""
+
+
+def write_short_recipe(scan: FolderScan, name: str, base: PublishedModel | None = None) -> str:
+    """Return a recipe with what follows from the folder, and nothing that has a default; it runs unchanged.
+
+    `base` is a published model that the run trains further.
+    """
+    total, chosen = sizes_of(scan, base)
     lines = [
         *_remark(
             f"{in_comment(scan.folder)}: {counted(sum(len(source.files) for source in scan.sources), 'file')}, about"
@@ -66,21 +74,48 @@ def write_short_recipe(scan: FolderScan, name: str) -> str:
     ]
     lines += source_tables(scan, explained=False)
     bad = max((source.bad_share for source in scan.sources), default=0.0)
-    net = chosen.network
     lines += [
         "[sample]",
         f"max_reject_share = {max(0.05, min(0.9, round(2 * bad, 2))):g}    # a run stops if more cannot be read",
         "",
+        *(_new_model_lines(chosen) if base is None else _base_model_lines(scan, base)),
+        *_benchmark_lines(scan),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _base_model_lines(scan: FolderScan, base: PublishedModel) -> list[str]:
+    found = Counter(code for source in scan.sources for code in source.languages.elements())
+    scripts = [code for code, _ in found.most_common() if code in get_args(Language)]
+    lines = [
+        "[vocab]",
+        f"# extend = {{ {scripts[0]} = 4000 }}    # new tokens for text that the base spells in many",
+        "",
+    ]
+    lines = lines if scripts else []
+    lines += [
+        f"[train]    # from {base.folder.name}, {format_count(base.parameters)} parameters, with its vocabulary",
+        f"base_model = {toml_value(str(base.folder))}",
+        f"micro_batch_rows = {BASE_ROWS}    # more are faster on a GPU and need more memory",
+        f"schedule.peak_lr = {BASE_RATE}    # a higher one would overwrite what the model has learned",
+        "",
+    ]
+    if base.context < base.longest_row:
+        longest = f"the model reads up to {base.longest_row:,}; memory grows with them"
+        lines += ["[train.model]", f"context = {base.context}    # tokens of a row; {longest}", ""]
+    return lines
+
+
+def _new_model_lines(chosen: Sizes) -> list[str]:
+    return [
         "[vocab]",
         f"vocab_size = {chosen.vocab_size}",
         "",
         *_train_lines(chosen),
         f"[train.model]    # about {format_count(chosen.parameters)} parameters",
-        *(f"{key} = {getattr(net, key)}" for key in ("context", "layers", "heads", "width")),
+        *(f"{key} = {value}" for key, value in chosen_settings("train.model", chosen).items()),
         "",
-        *_benchmark_lines(scan),
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _train_lines(sizes: Sizes) -> list[str]:
@@ -99,6 +134,14 @@ def _train_lines(sizes: Sizes) -> list[str]:
 def chosen_settings(section: str, sizes: Sizes) -> dict[str, Any]:
     """Return the settings of a section that are not its defaults."""
     net = sizes.network
+    if isinstance(net, PublishedModel):
+        of_base: dict[str, dict[str, Any]] = {
+            "sample": {"max_reject_share": 0.05},
+            "train": {"base_model": str(net.folder), "micro_batch_rows": BASE_ROWS},
+            "train.schedule": {"peak_lr": BASE_RATE},
+            "train.model": {"context": net.context},
+        }
+        return of_base.get(section, {})
     if section == "vocab":
         return {"vocab_size": sizes.vocab_size}
     if section == "train.model":
@@ -112,10 +155,12 @@ def chosen_settings(section: str, sizes: Sizes) -> dict[str, Any]:
     return {}
 
 
-def sizes_of(scan: FolderScan) -> tuple[float, Sizes]:
-    """Return the bytes of text in a folder, and the sizes that follow from them and from its characters."""
-    characters = set().union(*(source.characters for source in scan.sources))
+def sizes_of(scan: FolderScan, base: PublishedModel | None = None) -> tuple[float, Sizes]:
+    """Return the bytes of text in a folder, and the sizes that follow from them and its characters, or from `base`."""
     total = sum(source.text_bytes for source in scan.sources)
+    if base is not None:
+        return total, sizes_with_base(base, total)
+    characters = set().union(*(source.characters for source in scan.sources))
     return total, sizes(total, len(characters))
 
 
@@ -147,7 +192,7 @@ def scan_remarks(scan: FolderScan) -> list[str]:
         tried = "enough to try every stage, and too little to learn a language from"
         remarks.append(
             f"{format_bytes(total)} of text are {tried if total >= FEWEST_BYTES else 'too little for a run'}."
-            f" Add text, megabytes at least, or continue training a released model (train.base_model,"
+            f" Add text, megabytes at least, or continue training a published model (--base-model,"
             f" docs/continue_training.md)."
         )
     if count < FEW_DOCUMENTS:

@@ -5,12 +5,18 @@ almost as good as new text (Muennighoff et al. 2023), it is enough for a network
 (Hoffmann et al. 2022). The embedding gets the share of the parameters that is best for the blocks (Tao et al. 2024,
 "Scaling Laws with Vocabulary", approach 1: embedding parameters grow as the power .83 of all others; 39K entries of
 width 3,200 for 3B). So small networks get small vocabularies, and most of their parameters are in the blocks.
+
+A published model that is trained further has vocabulary and network; the text decides the budget alone.
 """
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from model.config.network import GPTConfig
+from model.config.rules import has_position_table
+from model.errors import InputError
+from model.model_files import SETTINGS, is_published
 
 EPOCHS = 4
 
@@ -29,6 +35,9 @@ SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 32_768
 
 RESERVED_PIECES = 300
 """Special and byte tokens, and some merges, beside the characters."""
+
+LONGEST_ROW = 1024
+"""Tokens of a row of a base model that could read longer ones; memory grows with them."""
 
 
 @dataclass(frozen=True)
@@ -67,25 +76,64 @@ NETWORKS = (
 
 
 @dataclass(frozen=True)
+class PublishedModel:
+    """A published model that is trained further."""
+
+    folder: Path
+    vocab_size: int
+    parameters: int
+    longest_row: int
+    """Tokens of the longest row that it reads."""
+    context: int
+    """Tokens of a row of the training."""
+
+
+@dataclass(frozen=True)
 class Sizes:
-    """The sizes of a new recipe."""
+    """The sizes of a new recipe, and the base model if it has one."""
 
     tokens: int
     """Tokens of the text, read once."""
     vocab_size: int
-    network: Network
+    network: Network | PublishedModel
     budget_tokens: int
     """Tokens that training reads, repetitions included."""
 
     @property
     def parameters(self) -> int:
         """Parameters of blocks and embedding."""
+        if isinstance(self.network, PublishedModel):
+            return self.network.parameters
         return self.network.parameters(self.vocab_size)
 
     @property
     def bytes_per_token(self) -> float:
         """Bytes of text in a token."""
         return bytes_per_token(self.vocab_size)
+
+
+def read_base_model(folder: Path) -> PublishedModel:
+    """Return the published model in a folder; raise InputError where it is none that can be trained further here."""
+    from model.nn.factory import parameter_count
+    from tasks.train.base_model import network_in, vocabulary_of_base
+
+    if not is_published(folder):
+        raise InputError(
+            f"--base-model {folder} has no {SETTINGS}. Name the folder of a published model, with {SETTINGS}, weights"
+            f" and vocabulary; docs/continue_training.md has the recipe for a model of an earlier run."
+        )
+    network = network_in(folder)
+    if vocabulary_of_base(folder) is None:
+        raise InputError(f"--base-model {folder} has no vocabulary that can be read here. Copy the whole folder.")
+    context = network.context if has_position_table(network) else min(network.context, LONGEST_ROW)
+    return PublishedModel(folder.absolute(), network.vocab_size, parameter_count(network), network.context, context)
+
+
+def sizes_with_base(base: PublishedModel, text_bytes: float) -> Sizes:
+    """Return the sizes of a training that continues from `base`, with a budget as for a new network."""
+    tokens = max(1, round(text_bytes / bytes_per_token(base.vocab_size)))
+    budget = min(EPOCHS * tokens, TOKENS_PER_PARAMETER * base.parameters)
+    return Sizes(tokens, base.vocab_size, base, max(budget, 2 * base.context))
 
 
 def sizes(text_bytes: float, characters: int = 0) -> Sizes:

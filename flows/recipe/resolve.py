@@ -56,11 +56,11 @@ OTHER_KEYS = ("benchmarks", "weights_from", "keep", "machines")
 
 TASKS = Path(__file__).parents[1] / "shipped" / "benchmarks"
 
-FILE_KEYS = ("path", "answers_path", "adapter")
-"""Keys of a benchmark that decontaminate takes unchanged; `fields` it merges with those of the task."""
-
 T5_SENTINELS = 100
 """Enough for inputs of up to 1,809 tokens; for longer ones the recipe sets `vocab.sentinels`."""
+
+FILE_KEYS = ("path", "answers_path", "adapter")
+"""Keys of a benchmark that decontaminate takes unchanged; `fields` it merges with those of the task."""
 
 WEIGHTS_HINT = "Run `bessemer study mix` again, or remove the key `digest` from a file that you changed yourself."
 
@@ -90,7 +90,7 @@ def resolve_recipe(values: dict[str, Any], *, origin: str, folder: Path, limit: 
     _set_gate_base(values)
     if values["train"].get("device") == "cuda":
         values["evaluate"] = {"device": "cuda", **values.get("evaluate", {})}
-    values["vocab"] = _with_special_tokens(dict(values.get("vocab", {})), objective)
+    values["vocab"] = _with_special_tokens(_with_base_vocabulary(values, objective), objective)
     _hand_out(shared, values)
     return warnings
 
@@ -367,6 +367,24 @@ def _set_gate_base(values: dict[str, Any]) -> None:
     evaluate, base = values.get("evaluate", {}), values["train"].get("base_model")
     if isinstance(evaluate.get("gate"), dict) and base is not None:
         values["evaluate"] = {**evaluate, "gate": {"base_model": base, **evaluate["gate"]}}
+
+
+def _with_base_vocabulary(values: Mapping[str, Any], objective: str) -> dict[str, Any]:
+    """Return the vocabulary's settings, with those of the base model's own vocabulary unless they name another file.
+
+    The file of a T5 lacks its sentinels, and its normaliser loses text.
+    """
+    vocab, base = dict(values.get("vocab", {})), values["train"].get("base_model")
+    if not isinstance(base, str | Path):
+        return vocab
+    from tasks.train.base_model import vocabulary_of_base
+
+    found = vocabulary_of_base(Path(base))
+    if found is None or ("base" in vocab and Path(str(vocab["base"])).parent != Path(base)):
+        return vocab
+    file, rows = found
+    of_t5 = {"sentinels": T5_SENTINELS, "normaliser": "none"} if objective == "span_corruption" else {}
+    return {"base": str(file), "embedding_rows": rows, **of_t5, **vocab}
 
 
 def _with_special_tokens(vocab: dict[str, Any], objective: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ They run before the first step and import no PyTorch, since checking a recipe im
 
 from pathlib import Path
 
-from model.config import BaseConfig
 from model.config.fields import PORTABLE_ENVIRONMENT, TrainFields
 from model.config.network import GPTConfig, NetworkConfig, width_multiplier
 from model.config.options import LengthWarmupConfig
@@ -209,18 +208,21 @@ def _is_set(train: TrainFields, name: str) -> bool:
     return getattr(train, name) != type(train).model_fields[name].default
 
 
-def check_compatible_architecture(folder: Path, found: BaseConfig, requested: BaseConfig) -> None:
-    """Raise RecipeError, with all keys to set, where the network `found` in `folder` is not the `requested` one."""
+def check_compatible_architecture(folder: Path, found: NetworkConfig, requested: NetworkConfig) -> None:
+    """Raise RecipeError, with all keys to set, where the network `found` in `folder` is not the `requested` one, or the
+    same with a shorter context."""
     if type(found) is not type(requested):
-        has, wanted = (getattr(one, "architecture", "another network") for one in (found, requested))
+        has, wanted = (one.architecture for one in (found, requested))
         raise RecipeError(
             f"the model in {folder} is a {has}, and this run asks for a {wanted}. Set train.model.architecture ="
             f' "{has}" and the rest of train.model as it was trained.'
         )
+    # Without a table of positions a network is the same for any length, and learns from shorter rows, too.
+    free = "context" if not has_position_table(found) and requested.context < found.context else ""
     other = {
         name: getattr(found, name)
         for name in type(found).model_fields
-        if name not in INDEPENDENT_SETTINGS and getattr(found, name) != getattr(requested, name)
+        if name not in (*INDEPENDENT_SETTINGS, free) and getattr(found, name) != getattr(requested, name)
     }
     if other:
         has = ", ".join(f"{name} = {value}" for name, value in other.items())
@@ -229,3 +231,8 @@ def check_compatible_architecture(folder: Path, found: BaseConfig, requested: Ba
         raise RecipeError(
             f"the model in {folder} has {has}, and this run asks for {wanted}. Set {hint}, as it was trained."
         )
+
+
+def has_position_table(config: NetworkConfig) -> bool:
+    """Return whether a network learns a vector for each position, so that its weights have a length."""
+    return config.architecture == "bert" or (config.architecture == "gpt" and config.positions == "learned")

@@ -167,7 +167,7 @@ def _read(shape: _Shape, settings: Settings) -> GPTConfig:
     biases, qkv_biases = _read_biases(shape, settings)
     base, scaling = settings.rope()
     context = settings.get("max_position_embeddings", shape.sizes["max_position_embeddings"])
-    if scaling is not None and scaling.original_context is not None and context <= scaling.original_context:
+    if scaling is not None and scaling.original_context is not None and context == scaling.original_context:
         # This file says how long texts were before scaling.
         context = int(scaling.factor * scaling.original_context)
     return settings.build(

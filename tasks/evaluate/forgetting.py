@@ -125,4 +125,6 @@ def _load_base(folder: Path, gated: GatedModel) -> GPT:
             f" Restore the model, set evaluate.gate.base_model to its folder, or train again."
         )
     assert isinstance(network, GPT), "the base of a GPT is a GPT"
+    # Windows as long as the run's, so that both models predict from equally many tokens.
+    network.config = network.config.model_copy(update={"context": gated.network.config.context})
     return network.to(gated.network.embedding.weight.device)

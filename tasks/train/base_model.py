@@ -63,6 +63,18 @@ def settings_of_base(folder: Path) -> dict[str, Any]:
     return {name: getattr(found, name) for name in type(found).model_fields if name not in INDEPENDENT_SETTINGS}
 
 
+def vocabulary_of_base(folder: Path) -> tuple[Path, int] | None:
+    """Return the vocabulary's file of the published model in a folder, and the rows of its embedding; None where the
+    folder has no such model, which the checks of `train.base_model` report."""
+    files = [folder / name for name in VOCABULARY_FILES if (folder / name).is_file()]
+    if not files or not is_published(folder):
+        return None
+    try:
+        return files[0], network_in(folder).vocab_size
+    except (InputError, ValidationError):
+        return None
+
+
 def check_base_model(
     config: TrainStageConfig, pieces: int | None, base: Path | None = None, base_rows: int | None = None
 ) -> None:

@@ -47,8 +47,8 @@ class VocabConfig(StrictConfig):
     """`wordpiece` only: lowercase text and strip accents, like BERT's uncased vocabularies."""
     base: Annotated[Path | None, RUNTIME] = None
     """A vocabulary to start from instead of training one: SentencePiece's `.model` file of a released model, the
-    `tokenizer.json` of a byte-level or WordPiece one, or BERT's `vocab.txt`. Its ids stay; its content, not its
-    path, is part of the identity."""
+    `tokenizer.json` of a byte-level or WordPiece one, or BERT's `vocab.txt`; that of a published `train.base_model` by
+    default. Its ids stay; its content, not its path, is part of the identity."""
     extend: dict[Language, Annotated[int, Field(ge=1, le=1_000_000)]] = Field(default_factory=dict)
     """Language -> tokens added to the base for its script, found in this run's text: Arabic, Greek, Persian, Hebrew,
     Hindi, Japanese, Korean, Russian, Thai, Ukrainian, Chinese. Empty: the base as it is."""
@@ -57,12 +57,13 @@ class VocabConfig(StrictConfig):
     ends); text that it would not have changed keeps its ids."""
     sentinels: Annotated[int, EXPERT] = Field(default=0, ge=0, le=1000)
     """Sentinels `<extra_id_N>` for T5's objective, in descending order (usually 100). A T5 base has them directly
-    after its other tokens, and its embedding has rows for them: set `embedding_rows`, too."""
+    after its other tokens, and its embedding has rows for them: `embedding_rows`."""
     special_tokens: Annotated[tuple[str, ...], EXPERT] = ()
     """Further special tokens, which no text encodes to; BERT's objective needs `["[CLS]", "[SEP]", "[MASK]"]`."""
     embedding_rows: Annotated[int, EXPERT] = Field(default=0, ge=0, le=2_000_000)
     """Rows of the base model's embedding where it has more than its vocabulary has tokens (flan-t5: 32128); new
-    tokens follow them. 0: as many as the base's file has tokens; any token after them is new to the model."""
+    tokens follow them. 0: those of a published `train.base_model`, and without one as many as the base's file has
+    tokens; any token after them is new to the model."""
     keep: Annotated[str | None, RUNTIME, Reach.EARLIER, EXPERT] = None
     """A run whose vocabulary is used as it is; null makes one. The other settings of this table must be those of that
     run."""

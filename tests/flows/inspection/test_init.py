@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from flows.cli import app
@@ -26,9 +27,11 @@ from flows.inspection.recipe_writer import scan_remarks, write_short_recipe
 from flows.inspection.scan import ScannedSource, scan_folder
 from flows.recipe.load import load_recipe
 from flows.runs.pipeline import BUILDERS
-from model.errors import InputError
+from model.config.rules import check_compatible_architecture
+from model.errors import InputError, RecipeError
 from tasks.artifacts.build import RunContext
 from tasks.artifacts.results import SampleResult
+from tasks.train.base_model import network_in
 
 ENGLISH = "The furnace was lit before dawn and the iron ran white into the sand of the moulds. "
 RUSSIAN = "Печь затопили ещё до рассвета, и железо потекло белым ручьём в песчаные формы на дворе. "
@@ -686,3 +689,62 @@ def test_mail_in_a_character_set_that_cannot_be_read_is_taken_as_utf_8(charset: 
     unpack.unpack_archives(tmp_path)
     (line,) = (tmp_path / "unpacked" / "one.eml" / "messages.jsonl").read_text().splitlines()
     assert json.loads(line)["text"] == RUSSIAN
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """The folder of a Llama of two blocks that reads up to 4,096 tokens; its weights are not looked at."""
+    (tmp_path / "llama").mkdir()
+    config = {
+        "model_type": "llama",
+        "vocab_size": 512,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 4096,
+    }
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "llama" / "tokenizer.json").touch()
+    return tmp_path / "llama"
+
+
+def init_with_base(folder: Path, base: Path, recipe: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["init", str(folder), "--base-model", str(base), "--output", str(recipe), *words])
+
+
+def test_a_base_model_is_trained_further_with_its_vocabulary_in_rows_of_a_thousand_tokens(
+    folder: Path, published: Path, tmp_path: Path
+):
+    for name, words in (("short.toml", ()), ("all.toml", ("--all",))):
+        done = init_with_base(folder, published, tmp_path / name, *words)
+        assert done.exit_code == 0, done.output
+        recipe = load_recipe(tmp_path / name, tmp_path)
+        assert recipe.train.base_model == published
+        assert recipe.train.schedule.peak_lr == 1e-4
+        assert (recipe.vocab.base, recipe.vocab.embedding_rows) == (published / "tokenizer.json", 512)
+        assert (recipe.train.model.context, recipe.train.model.width) == (1024, 16)
+        assert (recipe.chunk.row_length, recipe.train.micro_batch_rows) == (1025, 1)
+    # Most texts are Chinese, for whose script the vocabulary can be extended.
+    assert "# extend = { zh = 4000 }" in (tmp_path / "short.toml").read_text()
+
+
+def test_a_base_model_with_a_table_of_positions_keeps_its_context(folder: Path, published: Path, tmp_path: Path):
+    config = {"model_type": "gpt2", "vocab_size": 512, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 2048}
+    (published / "config.json").write_text(json.dumps(config))
+    assert init_with_base(folder, published, tmp_path / "it.toml").exit_code == 0
+    assert load_recipe(tmp_path / "it.toml", tmp_path).train.model.context == 2048
+    shorter = load_recipe(tmp_path / "it.toml", tmp_path, ["train.model.context=1024"]).train.model
+    with pytest.raises(RecipeError, match=r"has context = 2048, and this run asks for 1024"):
+        check_compatible_architecture(published, network_in(published), shorter)
+
+
+@pytest.mark.parametrize(("file", "message"), [("config.json", "has no config.json"), ("tokenizer.json", "vocabulary")])
+def test_a_base_model_that_is_none_is_refused_before_the_folder_is_read(
+    file: str, message: str, folder: Path, published: Path, tmp_path: Path
+):
+    (published / file).unlink()
+    done = init_with_base(folder, published, tmp_path / "it.toml")
+    assert done.exit_code == InputError.exit_code
+    assert message in done.output
+    assert not (tmp_path / "it.toml").exists()

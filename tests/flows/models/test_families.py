@@ -71,9 +71,7 @@ weight = 0.6
 [clean]
 preset = "minimal"
 [vocab]
-base = "{{base}}/{file}"
 extend = {{ zh = {rows}, ru = {rows} }}
-{vocab}
 [train]
 base_model = "{{base}}"
 trainable = "{trainable}"
@@ -174,13 +172,10 @@ def write_texts(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("\n".join(lines))
 
 
-def recipe_of(base: Base, file: str, trainable: str, home: Path) -> Recipe:
-    rows = json.loads((home / "base" / "config.json").read_text())["vocab_size"]
+def recipe_of(trainable: str, home: Path) -> Recipe:
     settings = {
         "tokens": STEPS * ROWS * CONTEXT,
-        "file": file,
         "rows": NEW,
-        "vocab": f"embedding_rows = {rows}" if base.spare_rows else "",
         "trainable": trainable,
         "batch": ROWS,
         "rate": RATE,
@@ -232,7 +227,7 @@ def test_a_base_is_extended_trained_and_exported(
     content = released_file.read_bytes()
     engine = tokenizers.Tokenizer.from_buffer(content if file.endswith("json") else fast_tokenizer(content))
     for trainable in ("new_rows", "all"):
-        model = build("train", recipe_of(base, file, trainable, tmp_path), root)["train"]
+        model = build("train", recipe_of(trainable, tmp_path), root)["train"]
         theirs, their_tokenizer = exported(model.path, tmp_path / f"exported-{trainable}")
         assert type(theirs).__name__ == f"{base.kind}ForCausalLM" or base.settings.get("sliding_window", 1) is None
         ours = open_trained(root, str(model.path))

@@ -72,7 +72,7 @@ REFUSED = [
         r"has layers = 2, width = 16, and .* 3, 32\. Set train\.model\.layers = 2, train\.model\.width = 16, as",
         "train",
     ),
-    ((MODEL, BASE, "train.model.context=32"), RecipeError, r"Set train\.model\.context = 64,", "train"),
+    ((MODEL, BASE, "train.model.context=128"), RecipeError, r"Set train\.model\.context = 64,", "train"),
     ((MODEL, BASE, NEW_ROWS), RecipeError, "300 rows, and this run's vocabulary has 300", "train"),
     ((MODEL, NEW_ROWS), RecipeError, r"is trained anew\. Set vocab\.base to the model's vocabulary", "train"),
 ]
@@ -103,6 +103,7 @@ def test_what_a_stage_cannot_begin_with_is_reported_before_all_work(
         (MODEL, BASE, NEW_ROWS, "vocab.extend.ru=5"),
         (MODEL, BASE, NEW_ROWS, 'vocab.special_tokens=["[X]"]'),
         (MODEL, "train.model.dropout=0.1"),
+        (MODEL, "train.model.context=32"),
     ],
 )
 def test_what_can_be_begun_with_passes(folder: Path, settings: tuple[str, ...]) -> None:

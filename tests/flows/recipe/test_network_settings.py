@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -113,3 +114,35 @@ def test_a_preset_that_is_misspelled_is_guessed_and_one_with_a_wrong_key_reporte
         load(folder, 'presett = "gpt2-small"')
     with pytest.raises(RecipeError, match=r"train\.model\.layres: unknown key; did you mean `layers`\?"):
         load(folder, 'preset = "bert-base"\nlayres = 3')
+
+
+LLAMA = {"model_type": "llama", "vocab_size": 320, "max_position_embeddings": 128, "num_hidden_layers": 2}
+SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+T5 = {"model_type": "t5", "vocab_size": 32128, "d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 32, "d_kv": 8}
+
+
+@pytest.mark.parametrize(
+    ("config", "file", "expected"),
+    [
+        (LLAMA | SMALL, "tokenizer.json", {"embedding_rows": 320}),
+        (T5, "spiece.model", {"embedding_rows": 32128, "sentinels": 100, "normaliser": "none"}),
+    ],
+)
+def test_a_published_base_brings_its_vocabulary(
+    config: dict[str, Any], file: str, expected: dict[str, Any], folder: Path
+) -> None:
+    (folder / "base" / "model.json").unlink()
+    (folder / "base" / "config.json").write_text(json.dumps(config))
+    base = "train.base_model={recipe}/base"
+    # Without a file of a vocabulary there is nothing to take: the checks of the base model say so.
+    assert load(folder, "", base).vocab.base is None
+    (folder / "base" / file).touch()
+    vocab = load(folder, "", base).vocab
+    assert vocab.base == folder / "base" / file
+    assert {key: getattr(vocab, key) for key in expected} == expected
+    assert load(folder, "", base, "vocab.embedding_rows=400").vocab.embedding_rows == 400
+    # A file elsewhere is the user's own choice, with all that belongs to it.
+    elsewhere = load(folder, "", base, "vocab.base={recipe}/" + file).vocab
+    assert (elsewhere.base, elsewhere.embedding_rows) == (folder / file, 0)
+    with pytest.raises(RecipeError, match="`vocab_size` cannot be set with `base`"):
+        load(folder, "", base, "vocab.vocab_size=400")
