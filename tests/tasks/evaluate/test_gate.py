@@ -31,7 +31,6 @@ HELD_OUT = [
     ("ru", "Остаётся сталь, и воздух продувает конвертер."),
 ]
 TRAIN = {
-    "model": {"context": 32, "layers": 1, "heads": 2, "width": 32},
     "batch_rows": 8,
     "micro_batch_rows": 8,
     "threads": 1,
@@ -48,11 +47,14 @@ class Foundry:
         self.context, self._documents = context, make_documents
         self._heldout = heldout_artifact(HELD_OUT)
 
-    def run(self, source: str, texts: list[str], vocab: VocabConfig, **settings: Any) -> Run:
+    def run(self, source: str, texts: list[str], vocab: VocabConfig, context: int = 32, **settings: Any) -> Run:
         documents = self._documents([[(source, text) for text in texts]])
         tokenizer = build_vocab(self.context, documents, vocab)
-        rows = build_chunk(self.context, documents, tokenizer, ChunkConfig(row_length=33, budget_tokens=32 * 8 * 40))
-        config = TrainStageConfig.model_validate(TRAIN | settings)
+        rows = build_chunk(
+            self.context, documents, tokenizer, ChunkConfig(row_length=context + 1, budget_tokens=32 * 8 * 40)
+        )
+        network = {"context": context, "layers": 1, "heads": 2, "width": 32}
+        config = TrainStageConfig.model_validate({"model": network} | TRAIN | settings)
         return rows, tokenizer, build_train(self.context, rows, tokenizer, config, lambda message: None)
 
     def evaluate(self, run: Run, **settings: Any) -> Artifact:
@@ -104,6 +106,15 @@ def test_the_base_is_scored_as_its_own_vocabulary_would_score_it(foundry: Foundr
         assert evaluated.report.facts["gate"]["rises"][source] == both[task, "rise_from_base"]
     assert both["heldout/en", "rise_from_base"] > 0, "new pieces take probability from old ones"
     assert both["heldout/ru", "rise_from_base"] < 0
+
+
+def test_a_base_that_could_read_longer_texts_is_scored_in_windows_of_the_run(foundry: Foundry, english: Run) -> None:
+    kept = {"base_model": english[2].path, "schedule": {"peak_lr": 1e-9, "end_lr": 1e-9}}
+    vocab = VocabConfig(base=english[1].path / "tokenizer.model")
+    shorter = foundry.run("en", ENGLISH, vocab, context=8, **kept)
+    scores = values(foundry.evaluate(shorter, **gate(english[2].path, ("en",))))
+    # The weights are the same to a billionth, and so is what they are asked.
+    assert scores["heldout/en", "rise_from_base"] == pytest.approx(0, abs=1e-5)
 
 
 def test_what_rises_too_far_stops_behind_the_scores(foundry: Foundry, english: Run, russian: Run) -> None:
