@@ -121,7 +121,8 @@ def _scan_rows(
 ):  # fmt: skip
     """Write the stretches of rows from `first_row` on; returns (next row, stretches, seeds seen, matches).
 
-    `seen` gets each seed of a row once. Stops before a row that does not fit.
+    `seen` gets each seed of a row once. Stops before a row that does not fit, whose matches get new numbers when it is
+    scanned again: with the old ones its words would count as marked (`stamps`).
     """
     item_words, part_first, part_item, item_first = index.words, index.part_first, index.part_item, index.item_first
     seeds, places, directory, block_part = index.seeds, index.places, index.directory, index.block_part
@@ -134,7 +135,7 @@ def _scan_rows(
     long_bits, short_bits = index.bitmaps[: index.bitmap_first[1]], index.bitmaps[index.bitmap_first[1] :]
     filled = hit = 0
     for row in range(first_row, offsets.size - 1):
-        filled_before, hit_before, match_before = filled, hit, match
+        filled_before, hit_before = filled, hit
         count = hash_words(data, offsets[row], offsets[row + 1], table, hashes, starts, ends)
         unspaced = _narrow_words(hashes, count, words, pairs)
         posted = 0
@@ -150,13 +151,13 @@ def _scan_rows(
                 if at == last or seeds[at] != seed:
                     continue
                 if hit == seen.size:
-                    return row, filled_before, hit_before, match_before
+                    return row, filled_before, hit_before, match
                 seen[hit] = at
                 hit += 1
                 while at < last and seeds[at] == seed:
                     if places[at] >= 0:
                         if posted == posts.size:
-                            return row, filled_before, hit_before, match_before
+                            return row, filled_before, hit_before, match
                         posts[posted] = (np.int64(places[at]) << 32) | word
                         posted += 1
                     at += 1
@@ -194,7 +195,7 @@ def _scan_rows(
                         posts[first:last], stamps, held, out[:, filled:],
                     )  # fmt: skip
                     if more < 0:
-                        return row, filled_before, hit_before, match_before
+                        return row, filled_before, hit_before, match
                     filled += more
                 first = last
             begin = end

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.artifacts.tables.columns import text_buffers
+from tasks.decontaminate import scan
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.leaks import Region, find_leaks, matchable_items, measure_rarity
@@ -196,6 +197,15 @@ def test_no_benchmarks_and_empty_texts_are_no_matches() -> None:
 def test_more_matches_than_the_first_capacity_are_all_found() -> None:
     text = " ".join(QUESTION if number % 2 else prose(random.Random(number), 70) for number in range(3000))
     assert len(leaks([text, "nothing here"], [item(QUESTION)])[0]) == 1500
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 5])
+def test_a_text_at_which_the_capacity_ends_has_the_same_matches(capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"{HOST}{QUESTION} {prose(random.Random(n), 70)} {QUESTION}" for n in range(9)]
+    expected = leaks(texts, [item(QUESTION)])
+    assert [region.matched for region in expected[8]] == [16, 16]
+    monkeypatch.setattr(scan, "_FIRST_FOUND", capacity)
+    assert leaks(texts, [item(QUESTION)]) == expected
 
 
 def test_which_items_can_be_found_at_all() -> None:
