@@ -150,7 +150,8 @@ def _resolve_block(
                     compared_with[kept] = candidate
                     theirs = slot[kept]
                     other = starts[theirs + 1] - starts[theirs]
-                    if min(size, other) < threshold * max(size, other):
+                    # A quotient, like the similarity: a product may be rounded to above what equals the threshold.
+                    if min(size, other) / max(size, other) < threshold:
                         continue
                     agreement = 0
                     for value in range(signatures.shape[1]):

@@ -156,6 +156,16 @@ def test_agrees_with_comparing_all_pairs_when_bands_miss_nothing(
     assert set(result.table("documents").column("doc_id").to_pylist()) == greedy_reference(parts, documents, 0.8)
 
 
+def test_a_copy_whose_similarity_is_the_threshold_is_removed(
+    context: RunContext, make_documents: MakeDocuments
+) -> None:
+    words = [f"w{number}" for number in range(104)]
+    documents = make_documents([[("web", " ".join(words)), ("web", " ".join(words[:59]))]])
+    sure = QUIET.model_copy(update={"threshold": 0.55, "bands": 64, "rows_per_band": 2})
+    (row,) = build_dedup(context, documents, sure).table("ledger").to_pylist()
+    assert (row["rule"], row["value"]) == ("near_duplicate", pytest.approx(55 / 100))
+
+
 def test_the_same_bytes_for_any_number_of_threads(tmp_path, make_documents: MakeDocuments) -> None:
     documents = make_documents(corpus_of_families(30, seed=2))
     contents = []
