@@ -251,11 +251,12 @@ def _is_abbreviation(text: np.ndarray, begin: int, position: int, abbreviations:
         byte = np.uint64(text[at])
         if ord("A") <= text[at] <= ord("Z"):
             byte = np.uint64(text[at] + 32)
-        elif text[at] == 0xD0 and at + 1 < position and 0x90 <= text[at + 1] <= 0x9F:
-            # А to П: the lowercase letter has the same first byte.
-            number = (number ^ np.uint64(0xD0)) * np.uint64(0x100000001B3)
+        elif text[at] == 0xD0 and at + 1 < position and 0x90 <= text[at + 1] <= 0xAF:
+            # The lowercase letters of А to П have the same first byte, those of Р to Я the next.
+            in_same = text[at + 1] <= 0x9F
+            number = (number ^ np.uint64(0xD0 if in_same else 0xD1)) * np.uint64(0x100000001B3)
             at += 1
-            byte = np.uint64(text[at] + 0x20)
+            byte = np.uint64(text[at] + 0x20 if in_same else text[at] - 0x20)
         number = (number ^ byte) * np.uint64(0x100000001B3)
         at += 1
     found = np.searchsorted(abbreviations, number)

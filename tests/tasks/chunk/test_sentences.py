@@ -37,6 +37,7 @@ def sentences(text: str, token_bytes: int = 1) -> list[str]:
         ["Version 1.2.3 is out.", " See example.com for it."],
         ["A wrapped line\ngoes on here.", "\nAnother line", "\n\nA title", "\n1. First", "\n2. Second\n"],
         ["Он приехал в 1984 г. на ул. Ленина.", " Ушёл!"],
+        ["Храм Св. Николая.", " См. Приложение.", " СМ. ДАЛЕЕ."],
         ["«Да.»", " «Нет»."],
         ["क्या हाल है।", " ठीक।"],
         ["no end at all"],
