@@ -19,6 +19,7 @@ from tasks.decontaminate.config import Benchmark, BenchmarkFields
 
 Record = dict[str, Any]
 PLACEHOLDER = "@placeholder"
+TABLES = (".tsv", ".csv")
 
 MAX_FIELD_CHARS = 1 << 27
 """Of one cell of a table; Python's own limit is 131,072, which long articles exceed."""
@@ -37,7 +38,7 @@ def read_records(
     max_bytes: int | None = None,
     contents: Mapping[Path, Content] = MappingProxyType({}),
 ) -> Iterator[tuple[int, Record]]:
-    """Yield (number from 1, record) of each item: the line of a file of lines, else a running number.
+    """Yield (number from 1, record) of each item; `counted_unit` names what the numbers count.
 
     `max_bytes` ends the reading at the last whole line within so many bytes (unpacked). Raises InputError for a file
     that is not in the format that its name says, or does not have the digest in `contents`; NeedsWholeFile where
@@ -51,9 +52,23 @@ def read_records(
             entries += 1
             item_number = entries if names else number
             if fields.layout == "record":
-                record = _fill_in_entities(benchmark, item_number, record)
+                where = f"benchmark `{benchmark.name}`: {counted_unit(benchmark, fields)} {item_number}"
+                record = _fill_in_entities(f"{where} of {benchmark.path}", record)
             if all(as_text(value_of(record, key)) == wanted for key, wanted in fields.only.items()):
                 yield item_number, record
+
+
+def counted_unit(benchmark: Benchmark, fields: BenchmarkFields) -> str:
+    """Return what the numbers of a benchmark's items count: lines, rows of a table (which may be of several lines), or
+    entries of `fields.each`."""
+    if fields.each:
+        return "entry"
+    return "row" if benchmark.answers_path is None and _suffix(benchmark) in TABLES else "line"
+
+
+def _suffix(benchmark: Benchmark) -> str:
+    path = benchmark.path
+    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
 def value_of(record: Record, key: str) -> Any:
@@ -73,17 +88,16 @@ def value_of(record: Record, key: str) -> Any:
 
 
 def _whole_records(benchmark: Benchmark, fields: BenchmarkFields, lines: "_LineReader") -> Iterator[tuple[int, Record]]:
-    path = Path(benchmark.path)
-    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    suffix = _suffix(benchmark)
     if benchmark.answers_path is not None:
-        yield from _read_parallel_lines(benchmark, Path(benchmark.answers_path), lines)
+        yield from _read_parallel_lines(benchmark, benchmark.answers_path, lines)
     elif suffix == ".json" and fields.each:
-        text = "".join(lines.of(path, cut=False))
+        text = "".join(lines.of(benchmark.path, cut=False))
         yield 1, _parse_record(benchmark, "", text)
-    elif suffix in (".tsv", ".csv"):
-        yield from _read_table(benchmark, fields, path, lines, tab=suffix == ".tsv")
+    elif suffix in TABLES:
+        yield from _read_table(benchmark, fields, lines, tab=suffix == ".tsv")
     else:
-        for number, line in enumerate(lines.of(path), start=1):
+        for number, line in enumerate(lines.of(benchmark.path), start=1):
             if line.strip():
                 yield number, _parse_record(benchmark, f"line {number} of ", line)
 
@@ -91,7 +105,7 @@ def _whole_records(benchmark: Benchmark, fields: BenchmarkFields, lines: "_LineR
 def _parse_record(benchmark: Benchmark, where: str, text: str) -> Record:
     try:
         record = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # Not only JSONDecodeError: integers have 4,300 digits at most.
         raise InputError(
             f"benchmark `{benchmark.name}`: {where}{benchmark.path} is not JSON ({error}). Benchmarks are files with"
             f" one JSON object a line (.jsonl), a JSON document (.json, with `fields.each`), or tables (.tsv, .csv)."
@@ -105,15 +119,18 @@ def _parse_record(benchmark: Benchmark, where: str, text: str) -> Record:
 
 
 def _read_table(
-    benchmark: Benchmark, fields: BenchmarkFields, path: Path, lines: "_LineReader", *, tab: bool
+    benchmark: Benchmark, fields: BenchmarkFields, lines: "_LineReader", *, tab: bool
 ) -> Iterator[tuple[int, Record]]:
     csv.field_size_limit(MAX_FIELD_CHARS)
+    path = benchmark.path
     stream = lines.of(path)
     # In the tab-separated files of GLUE quotation marks are plain text.
     rows = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE) if tab else csv.reader(stream)
     try:
         names = list(fields.columns) or next(rows, [])
         for number, row in enumerate(rows, start=1 if fields.columns else 2):
+            if not row:
+                continue  # a line without a character, often the last
             if len(row) < len(names):
                 raise InputError(
                     f"benchmark `{benchmark.name}`: row {number} of {path} has {len(row)} columns, and there are"
@@ -128,7 +145,7 @@ def _read_table(
 
 
 def _read_parallel_lines(benchmark: Benchmark, answers: Path, lines: "_LineReader") -> Iterator[tuple[int, Record]]:
-    questions, answer_lines = (list(lines.of(path)) for path in (Path(benchmark.path), answers))
+    questions, answer_lines = (list(lines.of(path)) for path in (benchmark.path, answers))
     if lines.max_bytes is None and len(questions) != len(answer_lines):
         raise InputError(
             f"benchmark `{benchmark.name}`: {benchmark.path} has {len(questions)} lines and {answers}"
@@ -207,7 +224,7 @@ def _nested_entries(record: Record, names: list[str]) -> Iterable[Record]:
     return found
 
 
-def _fill_in_entities(benchmark: Benchmark, number: int, record: Record) -> Record:
+def _fill_in_entities(where: str, record: Record) -> Record:
     """Fill each entity of the passage into the placeholder of the query (ReCoRD, Zhang et al. 2018).
 
     Of several right entities only the first is a choice.
@@ -215,13 +232,12 @@ def _fill_in_entities(benchmark: Benchmark, number: int, record: Record) -> Reco
     passage, query = record.get("passage"), record.get("qas")
     if not isinstance(passage, dict) or not isinstance(query, dict):
         raise InputError(
-            f"benchmark `{benchmark.name}`: record {number} of {benchmark.path} has no `passage` and `qas`, as those of"
-            f" ReCoRD have (its keys: {', '.join(sorted(record))})."
+            f"{where} has no `passage` and `qas`, as those of ReCoRD have (its keys: {', '.join(sorted(record))})."
         )
     if not query.get("answers"):
         raise InputError(
-            f"benchmark `{benchmark.name}`: record {number} of {benchmark.path} has no answer; files of tests without"
-            f" answers cannot be scored. Name the file of the validation set."
+            f"{where} has no answer; files of tests without answers cannot be scored. Name the file of the validation"
+            f" set."
         )
     try:
         text = passage["text"]
@@ -231,9 +247,8 @@ def _fill_in_entities(benchmark: Benchmark, number: int, record: Record) -> Reco
         return {**record, "filled": [query["query"].replace(PLACEHOLDER, choice) for choice in choices], "right": 0}
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(
-            f"benchmark `{benchmark.name}`: record {number} of {benchmark.path} is not as those of ReCoRD are"
-            f" ({type(error).__name__}: {error}): a passage has `text` and `entities`, a question `query` and"
-            f" `answers`."
+            f"{where} is not as those of ReCoRD are ({type(error).__name__}: {error}): a passage has `text` and"
+            f" `entities`, a question `query` and `answers`."
         ) from error
 
 

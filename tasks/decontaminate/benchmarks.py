@@ -19,7 +19,14 @@ import pyarrow as pa
 from model.errors import InputError, RecipeError
 from model.file_content import Content
 from tasks.artifacts.tables.schema import ITEMS
-from tasks.decontaminate.benchmark_readers import NeedsWholeFile, Record, as_text, read_records, value_of
+from tasks.decontaminate.benchmark_readers import (
+    NeedsWholeFile,
+    Record,
+    as_text,
+    counted_unit,
+    read_records,
+    value_of,
+)
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
 
 CHECKED_RECORDS = 64
@@ -165,8 +172,9 @@ def _read_benchmark(benchmark: Benchmark, contents: Mapping[Path, Content]) -> l
         item = _to_item(benchmark, fields, number, record)
         if item.item_id in seen:
             raise InputError(
-                f"benchmark `{benchmark.name}`: the item `{item.item_id}` is in lines {seen[item.item_id]} and {number}"
-                f" of {benchmark.path}. Each item needs a unique name: set `fields.id` to the key that holds it."
+                f"benchmark `{benchmark.name}`: the item `{item.item_id}` is in {counted_unit(benchmark, fields)}"
+                f" {seen[item.item_id]} and in {number} of {benchmark.path}. Each item needs a unique name: set"
+                f" `fields.id` to the key that holds it."
             )
         seen[item.item_id] = number
         items.append(item)
@@ -179,7 +187,7 @@ def _read_benchmark(benchmark: Benchmark, contents: Mapping[Path, Content]) -> l
 
 
 def _to_item(benchmark: Benchmark, fields: BenchmarkFields, number: int, record: Record) -> Item:
-    where = f"benchmark `{benchmark.name}`: line {number} of {benchmark.path}"
+    where = f"benchmark `{benchmark.name}`: {counted_unit(benchmark, fields)} {number} of {benchmark.path}"
     choices = tuple(dict.fromkeys(fields.labels.values())) or _choices(where, fields, record)
     parts = tuple(as_text(value_of(record, key)) for key in fields.context if value_of(record, key) is not None)
     matched = "\n".join(parts)

@@ -112,7 +112,7 @@ def test_a_record_of_choices_alone_is_matched_by_the_right_one(tmp_path: Path) -
         ([{"id": "1", "text": "?", "answer": "x"}], "none of the context fields"),
         ([{"id": "1", "question": "?", "choices": ["a", "b"], "answer": 2}], "none of its 2 choices"),
         ([{"id": "1", "question": "?", "choices": ["a", "b"], "answer": True}], "none of its 2 choices"),
-        ([{"id": "1", "question": "?", "answer": "x"}] * 2, "lines 1 and 2"),
+        ([{"id": "1", "question": "?", "answer": "x"}] * 2, "in line 1 and in 2"),
     ],
 )
 def test_a_benchmark_that_cannot_be_used_says_why(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:

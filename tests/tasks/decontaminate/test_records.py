@@ -31,7 +31,10 @@ def test_values_in_lists_of_objects_are_lists() -> None:
         ("a.json", "[1]", {"each": "data"}, "is a list, not an object"),
         ("a.json", "{", {"each": "data"}, "is not JSON"),
         pytest.param("a.jsonl", "[" * 200_000, {}, "is not JSON", id="nested"),
+        pytest.param("a.jsonl", f'{{"id": 1{"0" * 5000}}}', {}, "line 1 of .* is not JSON", id="digits"),
         ("a.tsv", "id\tquestion\tanswer\n1\ta\rb\tc\n", {}, "is no table near line 2"),
+        ("a.csv", 'id,question,answer\n1,"two\nlines",x\n2,?,\n2,?,\n', {}, "in row 3 and in 4 of"),
+        ("a.json", '{"data": [{"id": "1", "question": "?"}]}', {"each": "data"}, "entry 1 of .* has no field `answer`"),
         (
             "a.jsonl",
             '{"id": "1", "question": "?", "answer": "A", "choices": {"text": ["a", "b"], "label": ["A", "B"]}}',
@@ -98,6 +101,11 @@ def test_line_ends_of_windows_are_no_part_of_parallel_lines(tmp_path: Path) -> N
     fields = BenchmarkFields(context=("line",), id="")
     benchmark = Benchmark(name="quiz", path=tmp_path / "a.en", answers_path=tmp_path / "a.de", fields=fields)
     assert [(item.context, item.answer) for item in read_items((benchmark,))] == [("one", "eins"), ("two", "zwei")]
+
+
+def test_empty_lines_of_a_table_are_no_rows(tmp_path: Path) -> None:
+    found = read(tmp_path / "a.csv", "question,answer\none?,1\n\ntwo?,2\n\n", id="")
+    assert [(item.item_id, item.context) for item in found] == [("quiz/2", "one?"), ("quiz/4", "two?")]
 
 
 def test_items_without_a_name_are_numbered(tmp_path: Path) -> None:
