@@ -50,15 +50,18 @@ def write_heldout(
     files = tokenize_heldout(documents, tokenizer, workspace)
     in_pairs = config.objective == "masked_lm"
     packed: list[tuple[str, PackedRows]] = []
+    sizes = [np.zeros(0, dtype=np.int64)]
     rows = 0
     for source in sorted({source for file in files for source in file.sources}):
+        first_row = rows
         for part in (_pairs if in_pairs else _plain_rows)(files, source, tokenizer, config, rows):
             packed.append((source, part))
             rows += len(part.rows)
+        if not in_pairs:
+            sizes.append(_text_bytes(files, source, tokenizer, rows - first_row, config.row_length))
     table = sequences_table(sequences_schema(config.row_length, tokenizer.vocab_size, layout), packed, 0)
     if not in_pairs:
-        sizes = [_text_bytes(part.rows, tokenizer) for _, part in packed]
-        column = pa.array(np.concatenate([np.zeros(0, dtype=np.int64), *sizes]))
+        column = pa.array(np.concatenate(sizes))
         table = table.append_column(pa.field(TEXT_BYTES, pa.int64(), nullable=False), column)
     with workspace.unit(UNIT) as unit:
         write_table(unit, HELDOUT_ROWS, table)
@@ -99,7 +102,14 @@ def tokenize_heldout(documents: Artifact, tokenizer: Tokenizer, workspace: Works
     return token_files([scratch.file(record.name) for record in scratch.records()], heldout)
 
 
-def _text_bytes(rows: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """Return the bytes of the predicted tokens of each row [R]: of all tokens but the first; padding counts 0."""
-    predicted = rows[:, 1:]
-    return np.where(predicted == tokenizer.pad, 0, tokenizer.piece_lengths[predicted]).sum(axis=1)
+def _text_bytes(
+    files: Sequence[TokenFile], source: str, tokenizer: Tokenizer, rows: int, row_length: int
+) -> np.ndarray:
+    """Return the bytes of text that the predicted tokens of each of the first plain rows of a source cover, i64[rows]:
+    all tokens but the first. Padding covers none, nor does the space that a vocabulary puts before a text."""
+    token_bytes = TokenBytes.of(tokenizer)
+    covered = np.concatenate([np.diff(token_bytes.borders(block)) for block in read_blocks(files, source)])
+    of_rows = np.zeros(rows * row_length, dtype=np.int64)
+    count = min(len(covered), len(of_rows))
+    of_rows[:count] = covered[:count]
+    return of_rows.reshape(rows, row_length)[:, 1:].sum(axis=1)

@@ -1,9 +1,12 @@
 """Held-out text in rows: all of it in pairs, a few rows of it for other objectives, in tables that teach nothing."""
 
+import io
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import sentencepiece
 
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
@@ -89,6 +92,29 @@ def test_rows_of_other_objectives_are_held_out_text_laid_end_to_end(
         assert not {*map(tuple, rows.column("tokens").to_pylist())} & {
             *map(tuple, chunk.table("sequences").column("tokens").to_pylist())
         }
+
+
+def test_text_bytes_are_bytes_of_the_texts_whatever_blanks_a_vocabulary_adds_or_drops(
+    context: RunContext, unseen: Artifact, tmp_path: Path
+):
+    blanks_added, model = tmp_path / "base.model", io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([text for _, text in READ]), model_writer=model, model_type="bpe", vocab_size=320,
+        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
+    )  # fmt: skip
+    blanks_added.write_bytes(model.getvalue())
+    blanks_dropped = tmp_path / "vocab.txt"
+    blanks_dropped.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nit\nis\nheld\nout\n.\n")
+    for base in (blanks_added, blanks_dropped):
+        vocab = build_vocab(context, unseen, VocabConfig(base=base))
+        tokenizer = open_tokenizer(vocab)
+        assert tokenizer.leading_space or not tokenizer.exact
+        rows = build_chunk(context, unseen, vocab, ChunkConfig(row_length=100, budget_tokens=2_000))
+        found = {row["source"]: row["text_bytes"] for row in rows.table("heldout_rows").to_pylist()}
+        first = {source: HELD[number][1] for source, number in (("prose", 0), ("odd", 1))}
+        for source in found:
+            unpredicted = tokenizer.encode_with_offsets(first[source])[1][1]
+            assert found[source] == sum(len(text.encode()) for name, text in HELD if name == source) - unpredicted
 
 
 def test_a_few_held_out_rows_of_each_source_are_enough(
