@@ -71,8 +71,8 @@ def _find_ends(text, offsets, begins, lengths, borders, abbreviations, ends, cou
         while position < stop:
             has_text = has_text or text[position] > ord(" ")
             end = _sentence_end(text, begin, stop, position, abbreviations) if may_end[text[position]] else 0
-            if not end or not has_text:
-                position += 1
+            if end <= 0 or not has_text:
+                position = max(position + 1, -end)
                 continue
             while token < last and borders[token] - base < end - begin:
                 token += 1
@@ -94,7 +94,8 @@ def _find_ends(text, offsets, begins, lengths, borders, abbreviations, ends, cou
 
 @kernel
 def _sentence_end(text: np.ndarray, begin: int, stop: int, position: int, abbreviations: np.ndarray) -> int:
-    """Return where the sentence ends that the mark at `position` ends, 0 where none ends here."""
+    """Return where the sentence ends that the mark at `position` ends; 0 where none ends here, or minus the position
+    before which none ends."""
     sign = text[position]
     if sign == ord("\n"):
         after = position + 1
@@ -107,15 +108,18 @@ def _sentence_end(text: np.ndarray, begin: int, stop: int, position: int, abbrev
             after += 1
         if sign == ord(".") and after == position + 1 and _is_abbreviation(text, begin, position, abbreviations):
             return 0
+        same = position + 1
+        while same < after and text[same] == sign:
+            same += 1
         after = _skip_closers(text, after, stop)
         if after == stop:
             return after
         if not _is_blank(text, after, stop):
-            return 0
+            return -after
         follows = after
         while follows < stop and text[follows] == ord(" "):
             follows += 1
-        return 0 if sign == ord(".") and _starts_lowercase(text, follows, stop) else after
+        return -same if sign == ord(".") and _starts_lowercase(text, follows, stop) else after
     if sign < 0xC3:
         return 0
     size = _unspaced_terminal(text, position, stop)

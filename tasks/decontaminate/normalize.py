@@ -213,7 +213,8 @@ def _escape(data, start, end):
         and not _is_mark(data, at + 1, end)
     ):
         return np.int64(_SPACE), at + 1
-    return np.int64(_BACKSLASH), start + 1
+    # The other backslashes of the run mean as little: read one by one, a long run would take quadratic time.
+    return np.int64(_BACKSLASH), at
 
 
 @kernel

@@ -64,6 +64,9 @@ def test_nothing_is_lost_and_no_sentence_is_blank(text: str, token_bytes: int):
         assert all(one.strip(" \n") for one in found)
 
 
-def test_a_megabyte_of_line_ends_takes_no_time():
+def test_a_megabyte_of_line_ends_or_marks_takes_no_time():
     assert len(sentences("\n" * 1_000_000)) == 1
+    assert len(sentences("No" + "!" * 1_000_000 + "x")) == 1
+    assert len(sentences("No" + "." * 1_000_000 + " x")) == 1
+    assert len(sentences("No" + "." * 1_000_000 + "? x")) == 2
     assert len(sentences(". " * 500_000)) == 500_000

@@ -52,6 +52,10 @@ def test_kernel_and_plain_python_see_the_same_words_at_the_same_places(text: str
     assert len(set(seen.values())) == len(seen)
 
 
+def test_a_megabyte_of_backslashes_takes_no_time() -> None:
+    assert words_as_written(f"a {chr(92) * 1_000_000} b") == ["a", "b"]
+
+
 @given(st.text(max_size=60) | st.text(st.sampled_from("\\ntru00e9ñé\u0303\u0301 "), max_size=12))
 @settings(deadline=None, max_examples=400)
 def test_texts_equal_under_nfkc_have_equal_words(text: str) -> None:
