@@ -102,7 +102,6 @@ def cluster(count: int, scratch: Path) -> dict[str, float]:
     corpus = Corpus(
         parts=[CurrentPart(scratch, file.name, ()) for file in files],
         first_row=np.cumsum([0, *(part.shape[0] for part in signatures)]),
-        earlier=0,
         doc_ids=np.memmap(scratch / "doc_ids.u8", np.uint8, mode="r", shape=(count, 16)),
         digests=np.memmap(scratch / "digests.u8", np.uint8, mode="r", shape=(count, 16)),
         sizes=np.random.default_rng(2).integers(400, 20_000, count),

@@ -60,8 +60,6 @@ class Corpus:
     """Where the texts of each part are; earlier parts first."""
     first_row: I64
     """Rows before each part; parts + 1 values."""
-    earlier: int
-    """Rows that are kept documents of earlier runs; they can be named as representatives, never removed."""
     doc_ids: U8
     """(documents, 16) raw doc_id."""
     digests: U8
@@ -79,10 +77,16 @@ class Corpus:
     def __len__(self) -> int:
         return self.sizes.size
 
-    @property
+    @functools.cached_property
     def earlier_parts(self) -> int:
         """Return how many of `parts` belong to earlier runs."""
-        return int(np.searchsorted(self.first_row, self.earlier)) if self.earlier else 0
+        return sum(isinstance(part, EarlierPart) for part in self.parts)
+
+    @property
+    def earlier(self) -> int:
+        """Return how many rows are kept documents of earlier runs; they can be named as representatives, never
+        removed."""
+        return int(self.first_row[self.earlier_parts])
 
     def texts_of_part(self, part: int) -> pa.LargeStringArray:
         """Return the whole texts of a part, as they were before any cut."""
@@ -121,21 +125,17 @@ def read_corpus(
     first_row = np.cumsum([0, *rows_of_parts], dtype=np.int64)
     rows = int(first_row[-1])
     sizes, sources = np.zeros(rows, np.int64), np.full(rows, -1, np.int32)
-    earlier_count = 0
     for index, source_part in enumerate(parts):
-        begin, end = first_row[index], first_row[index + 1]
-        if isinstance(source_part, EarlierPart):
-            earlier_count = int(end)
-            continue
-        with facts(index) as part:
-            sizes[begin:end] = part["sizes"]
-            own = np.array([numbers[name] for name in part["source_names"].tolist()], np.int32)
-            sources[begin:end] = own[part["sources"]]
+        if isinstance(source_part, CurrentPart):
+            with facts(index) as part:
+                mine = slice(first_row[index], first_row[index + 1])
+                sizes[mine] = part["sizes"]
+                own = np.array([numbers[name] for name in part["source_names"].tolist()], np.int32)
+                sources[mine] = own[part["sources"]]
     signature_files = [scratch.file(f"{unit_name(index)}.npy") for index in range(len(parts))]
     return Corpus(
         parts=parts,
         first_row=first_row,
-        earlier=earlier_count,
         doc_ids=_concatenate(scratch.folder / "doc_ids.u8", facts, "doc_ids", first_row),
         digests=_concatenate(scratch.folder / "digests.u8", facts, "digests", first_row),
         sizes=sizes,

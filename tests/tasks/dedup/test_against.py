@@ -75,6 +75,18 @@ def test_copies_of_what_an_earlier_run_kept_are_removed_and_the_old_document_is_
     assert new.table("index").num_rows == 1
 
 
+@pytest.mark.parametrize("parts", [[[]], [["old"], []], [[], ["old"]]])
+def test_parts_of_an_earlier_run_may_be_empty(
+    context: RunContext, make_documents: MakeDocuments, parts: list[list[str]]
+) -> None:
+    old = build_dedup(context, make_documents([[("web", prose(1)) for _ in part] for part in parts]), QUIET)
+    documents = make_documents([[("web", prose(2))], [], [("web", prose(1)), ("web", prose(3))]])
+    new = build_dedup(context, documents, against(old, planted_pairs=3))
+    kept_before = any(parts)
+    assert texts_of(new) == [prose(2), *([] if kept_before else [prose(1)]), prose(3)]
+    assert [rule for rule, _, _ in drops(new)] == ["exact_duplicate_of_earlier"] * kept_before
+
+
 def test_a_chain_of_runs_keeps_each_text_once(context: RunContext, make_documents: MakeDocuments) -> None:
     nights = [[prose(1), prose(2)], [edited(prose(2), 7), prose(3)], [prose(1), edited(prose(3), 7), prose(4)]]
     built: list[Artifact] = []

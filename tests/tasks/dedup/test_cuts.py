@@ -181,7 +181,7 @@ def corpus_of(texts: list[str]) -> tuple[Corpus, DuplicateDecisions]:
     rows = len(texts)
     sizes = np.array([len(text.encode()) for text in texts], np.int64)
     nothing = np.zeros((rows, 16), np.uint8)
-    corpus = Texts([texts], np.array([0, rows]), 0, nothing, nothing, sizes, np.zeros(rows, np.int32), ["web"], [])  # pyright: ignore[reportArgumentType]
+    corpus = Texts([texts], np.array([0, rows]), nothing, nothing, sizes, np.zeros(rows, np.int32), ["web"], [])  # pyright: ignore[reportArgumentType]
     stays, rank = np.full(rows, -1), np.arange(rows, dtype=np.uint32)
     return corpus, DuplicateDecisions(stays, np.zeros(rows, np.float32), np.zeros(rows, np.bool_), rank)
 
