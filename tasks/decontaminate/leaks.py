@@ -62,7 +62,7 @@ class Rarity:
     """Seeds in more documents are common."""
 
     def weights(self, seeds: I64) -> npt.NDArray[np.float64]:
-        """Return the evidence of seeds: 1 in one document, 0 in `limit` or more, in between by the logarithm."""
+        """Return the evidence of seeds: 1 in one document, 0 in more than `limit`, in between by the logarithm."""
         documents = self.counts(seeds)
         weights = 1.0 - np.log(np.maximum(documents, 1)) / np.log(self.limit + 1.0)
         return np.where(documents > 0, np.maximum(weights, 0.0), 0.0)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model.digests import unreadable_reason
-from model.errors import InputError
+from model.errors import InputError, RecipeError
 from model.file_content import Content
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
@@ -25,12 +25,14 @@ DECONTAMINATE = Stage(
 def build_decontaminate(context: RunContext, documents: Artifact, config: DecontaminateConfig) -> Artifact:
     """Build DOCUMENTS without text that the benchmarks contain, and HELDOUT, ITEMS and LEAKS.
 
-    Raises InputError for a benchmark that is missing, empty or lacks a field, before any document is read.
+    Raises InputError for a benchmark that is missing, empty or lacks a field, before any document is read; RecipeError
+    where the held-out documents of a run with another seed are to be kept.
     """
-
     benchmarks = benchmark_contents(context.root, config)
     kept = kept_artifact(config.keep, context.root, DECONTAMINATE.name)
     kept_heldout = kept_artifact(config.keep_heldout, context.root, DECONTAMINATE.name)
+    if kept_heldout is not None:
+        _check_seed(kept_heldout, config)
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.decontaminate.pipeline import decontaminate
@@ -46,6 +48,15 @@ def build_decontaminate(context: RunContext, documents: Artifact, config: Decont
     if kept_heldout is not None:
         external["kept/heldout"] = digest_of_table(kept_heldout, HELDOUT_DRAW)
     return build_artifact(context, DECONTAMINATE, config, {"documents": documents}, run, external)
+
+
+def _check_seed(kept_heldout: Artifact, config: DecontaminateConfig) -> None:
+    theirs = kept_heldout.manifest["identity_parts"]["params"]["seed"]
+    if theirs != config.seed:
+        raise RecipeError(
+            f"decontaminate.keep_heldout: {kept_heldout.path} was made with seed = {theirs}, and this recipe has"
+            f" {config.seed}, which would hold other documents out. Use its seed, or leave `keep_heldout` out."
+        )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ documents distinguish the first from its copies. The result is that of the suffi
 would need eight times the text in memory.
 
 A copy that overlaps its own first occurrence (a row of dashes) does not count, so that the first is kept whole. What is
-found is cut at whole lines where it covers any, else at character borders, and only where at least L bytes are cut.
+found is cut at whole lines where these are L bytes or more, else at character borders, where that leaves L bytes or
+more, else not at all.
 """
 
 from collections.abc import Iterator
@@ -131,7 +132,8 @@ def _join_windows(corpus: Corpus, rows: I64, places: I64, firsts: I64, length: i
 
 @kernel
 def _snap_to_lines(data, begin, end, start, stop, length):
-    """Shrink data[start:stop] within data[begin:end] to whole lines, else to characters; empty where too short."""
+    """Shrink data[start:stop] within data[begin:end] to whole lines, to characters where these are too short, and to
+    nothing where those are."""
     while start < stop and (data[start] & 0xC0) == 0x80:
         start += 1
     while stop < end and stop > start and (data[stop] & 0xC0) == 0x80:

@@ -11,7 +11,7 @@ import blake3
 import numpy as np
 import pytest
 
-from model.errors import InputError
+from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.artifacts.tables.schema import DOCUMENTS, ITEMS, LEAKS, LEDGER
@@ -60,6 +60,16 @@ def leaks_of(artifact: Artifact) -> dict[str, list[dict[str, Any]]]:
 
 def states(artifact: Artifact) -> dict[str, str]:
     return {item: rows[0]["state"] for item, rows in leaks_of(artifact).items()}
+
+
+def test_held_out_documents_of_another_seed_cannot_be_kept(context: RunContext, make_documents: MakeDocuments) -> None:
+    documents = make_documents([[("web", prose(seed)) for seed in range(40)]])
+    first = build_decontaminate(context, documents, DecontaminateConfig(heldout_share=0.1))
+    kept = DecontaminateConfig(heldout_share=0.2, keep_heldout=str(first.path))
+    again = build_decontaminate(context, documents, kept)
+    assert again.table("heldout") == first.table("heldout")
+    with pytest.raises(RecipeError, match="made with seed = 0, and this recipe has 1"):
+        build_decontaminate(context, documents, kept.model_copy(update={"seed": 1}))
 
 
 def test_a_leak_is_cut_with_its_window_and_every_byte_is_accounted_for(
