@@ -8,6 +8,6 @@ Repeated text makes a model memorise and wastes the budget (Lee et al. 2022, Ded
 Models Better). Documents with equal text digests are removed first; then MinHash (Broder 1997) over shingles of 5
 words, banded for locality-sensitive hashing, finds candidates; then the true Jaccard similarity of every candidate
 decides, because unverified candidates joined by transitive closure can wipe out a source. A document is removed only on
-account of one that is kept. Optionally, lines or paragraphs (CCNet) and passages (Lee et al.) that occur in several
-documents are then cut to one copy.
+account of one that is kept. Optionally, lines or paragraphs (CCNet) and passages (Lee et al.) that occur more than once
+are then cut to one copy.
 """

@@ -32,13 +32,13 @@ class DedupConfig(StrictConfig):
     """Earlier runs whose kept documents count as kept: new copies of them are removed, and the ledger names the old
     document. A run id, the folder of a dedup artifact, or its identity; their contents decide the result."""
     repeated_lines: Literal["keep", "line", "paragraph"] = "keep"
-    """`line` or `paragraph`: those that occur in several documents are kept in the first only (CCNet); off by default.
-    """
+    """`line` or `paragraph`: those that occur again, in the same document or another, are kept where they are first
+    (CCNet); off by default."""
     repeated_line_words: Annotated[int, EXPERT] = Field(default=8, ge=1, le=10_000)
     """Words from which on a line or paragraph counts as repeated; shorter ones are kept, however often they occur."""
     repeated_bytes: Annotated[int | None, EXPERT] = Field(default=None, ge=100)
-    """Bytes from which on a passage that occurs again, byte for byte, is kept in the first document only (Lee et al.);
-    null keeps all."""
+    """Bytes from which on a passage that occurs again, byte for byte, is kept where it is first only (Lee et al.); null
+    keeps all."""
     planted_pairs: Annotated[int, EXPERT] = Field(default=300, ge=0, le=100_000)
     """Near-copies made from the run's own documents to measure recall; they never compete with documents."""
     wipe_out_limit: Annotated[float, RUNTIME, EXPERT] = Field(default=0.9, gt=0.0, le=1.0)

@@ -83,6 +83,11 @@ class Corpus:
         return sum(isinstance(part, EarlierPart) for part in self.parts)
 
     @property
+    def own_parts(self) -> range:
+        """Return which of `parts` are of this run."""
+        return range(self.earlier_parts, len(self.parts))
+
+    @property
     def earlier(self) -> int:
         """Return how many rows are kept documents of earlier runs; they can be named as representatives, never
         removed."""

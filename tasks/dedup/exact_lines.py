@@ -71,11 +71,7 @@ class CutPlan:
 
     def rows_between(self, begin: int, end: int) -> list[int]:
         """Return the global rows from `begin` on, before `end`, that have cuts."""
-        found = [
-            cuts.rows[slice(*np.searchsorted(cuts.rows, [begin, end]))]
-            for cuts in self.by_rule.values()
-            if cuts.rows.size
-        ]
+        found = [cuts.rows[slice(*np.searchsorted(cuts.rows, [begin, end]))] for cuts in self.by_rule.values()]
         return np.unique(np.concatenate([np.empty(0, np.int64), *found])).tolist()
 
     def of(self, row: int) -> list[tuple[int, int, int, str]]:
@@ -104,7 +100,7 @@ def plan_cuts(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig
     represents_copies = np.zeros(len(corpus), np.bool_)
     represents_copies[decisions.representative[decisions.representative >= 0]] = True
     whole = np.zeros(len(corpus), np.bool_)
-    for part in range(corpus.earlier_parts, len(corpus.parts)):
+    for part in corpus.own_parts:
         begin, end = int(corpus.first_row[part]), int(corpus.first_row[part + 1])
         rows = plan.rows_between(begin, end)
         if not rows:
@@ -134,7 +130,6 @@ def remove_ranges(text: bytes, cuts: Iterable[tuple[int, int]]) -> bytes:
 
 def repeated_lines(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig) -> tuple[I64, I64, I64, I64]:
     """Return (global rows, starts, ends, rows of the document that keeps the line) of every line to cut, in order."""
-    parts = range(corpus.earlier_parts, len(corpus.parts))
 
     def of_part(number: int, part: int) -> Lines:
         rows = decisions.kept_rows(corpus, part) - corpus.first_row[part]
@@ -148,7 +143,7 @@ def repeated_lines(corpus: Corpus, decisions: DuplicateDecisions, config: DedupC
     found: list[np.ndarray] = []
     for number in range(passes):
         with ThreadPoolExecutor(config.threads) as pool:
-            of_parts = list(zip(*pool.map(functools.partial(of_part, number), parts), strict=True))
+            of_parts = list(zip(*pool.map(functools.partial(of_part, number), corpus.own_parts), strict=True))
         hashes, rows, starts, ends = (np.concatenate(column) for column in of_parts)
         order = np.lexsort((starts, decisions.rank[rows], hashes))
         hashes, rows, starts, ends = hashes[order], rows[order], starts[order], ends[order]

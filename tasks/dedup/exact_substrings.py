@@ -44,21 +44,20 @@ def repeated_substrings(
     """Return (global rows, starts, ends, rows of the document that keeps the passage) of every cut, in order."""
     length = config.repeated_bytes
     assert length is not None
-    parts = range(corpus.earlier_parts, len(corpus.parts))
     passes = passes_within(int(corpus.sizes.sum()) * BYTES_PER_WINDOW, config.memory_bytes)
-    found = [_copies_in_range(corpus, decisions, parts, length, passes, number) for number in range(passes)]
+    found = [_copies_in_range(corpus, decisions, length, passes, number) for number in range(passes)]
     rows, places, firsts = np.concatenate([np.empty((3, 0), np.int64), *found], axis=1)
     order = np.lexsort((places, rows))
     return _join_windows(corpus, rows[order], places[order], firsts[order], length)
 
 
 def _copies_in_range(
-    corpus: Corpus, decisions: DuplicateDecisions, parts: range, length: int, passes: int, number: int
+    corpus: Corpus, decisions: DuplicateDecisions, length: int, passes: int, number: int
 ) -> np.ndarray:
     """Return (rows, positions, rows of the first occurrence) of the windows of one range that repeat an earlier one."""
     buffer = np.empty(int(corpus.sizes.max(initial=0)) + 1, np.uint64)
     hashes: list[U64] = []
-    for _, data, offsets, rows in _kept_texts(corpus, decisions, parts):
+    for _, data, offsets, rows in _kept_texts(corpus, decisions):
         arguments = (data, offsets, rows, length, _FIRST_VALUES, ROLLING_BASE, passes, np.uint64(number), buffer)
         out = np.empty(_hashes_in_range(*arguments, buffer[:0]), np.uint64)
         if out.size:
@@ -75,7 +74,7 @@ def _copies_in_range(
     bases = np.array([ROLLING_BASE, _SECOND_BASE])
     second_buffer = np.empty(buffer.size, np.uint64)
     columns: list[np.ndarray] = []
-    for part, data, offsets, rows in _kept_texts(corpus, decisions, parts):
+    for part, data, offsets, rows in _kept_texts(corpus, decisions):
         values = (_FIRST_VALUES, _SECOND_VALUES, bases)
         arguments = (data, offsets, rows, length, *values, repeated, seen, buffer, second_buffer)
         out = np.empty((4, _find_windows(*arguments, np.empty((4, 0), np.uint64))), np.uint64)
@@ -94,8 +93,8 @@ def _copies_in_range(
     return np.stack([rows[copy], places[copy], rows[origin][copy]])
 
 
-def _kept_texts(corpus: Corpus, decisions: DuplicateDecisions, parts: range) -> Iterator[tuple[int, U8, I64, I64]]:
-    for part in parts:
+def _kept_texts(corpus: Corpus, decisions: DuplicateDecisions) -> Iterator[tuple[int, U8, I64, I64]]:
+    for part in corpus.own_parts:
         data, offsets = text_buffers(corpus.texts_of_part(part))
         yield part, data, offsets, decisions.kept_rows(corpus, part) - corpus.first_row[part]
 

@@ -37,9 +37,7 @@ class Buckets:
     """Ranks of the documents that are in any bucket, ascending."""
 
 
-def find_buckets(
-    corpus: Corpus, rank: U32, distinct: npt.NDArray[np.bool_], config: DedupConfig, scratch: Path
-) -> Buckets:
+def find_buckets(corpus: Corpus, rank: U32, distinct: Flags, config: DedupConfig, scratch: Path) -> Buckets:
     """Return buckets of at least two documents, one of them of this run; only rows that are `distinct` take part.
 
     `rank` is each row's place in the order in which documents are kept; the result is the same for any

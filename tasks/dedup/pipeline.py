@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -37,7 +36,7 @@ from tasks.dedup.exact_lines import (
 from tasks.dedup.index import UNCUT, index_table
 from tasks.dedup.minhash import s_curve
 from tasks.dedup.near_duplicates import DuplicateDecisions, find_duplicates
-from tasks.dedup.recall import inject_copies, measure_recall
+from tasks.dedup.recall import measure_recall
 
 SIMILARITY_BINS = 20
 STAGE = "dedup"
@@ -96,9 +95,7 @@ def deduplicate(
         s_curve=s_curve(config.bands, config.rows_per_band),
         clusters=_clusters(corpus, decisions),
         similarities=_similarities(corpus, decisions, config),
-        planted=measure_recall(
-            corpus, decisions, plan, inject_copies(corpus, decisions, plan, config), workspace, config
-        ),
+        planted=measure_recall(corpus, decisions, plan, workspace, config),
         signed_by_datasketch=sum(len(part.checked_rows) for part in corpus.parts if isinstance(part, CurrentPart)),
         precision="every removal was verified by true Jaccard similarity against a document that stays",
         against=[{"identity": artifact.identity, "documents": artifact.rows("index")} for artifact in earlier] or None,
@@ -205,17 +202,13 @@ def filter_part(config: DedupConfig, table: pa.Table, index: int, decisions: Par
         "index": index_table(
             table.column("doc_id").filter(mask),
             table.column("text_digest").filter(mask),
-            _signatures(decisions.signatures)[is_kept],
+            np.load(decisions.signatures, mmap_mode="r")[is_kept],
             np.array(sizes, np.int64)[is_kept],
         ),
     }
     if cut_rows:
         tables[UNCUT] = table.select(["doc_id", "text"]).take(pa.array(cut_rows, pa.int64()))
     return PartResult(tables, report)
-
-
-def _signatures(path: Path) -> npt.NDArray[np.uint32]:
-    return np.load(path, mmap_mode="r")
 
 
 def _record_cuts(ledger: LedgerRows, doc_id: bytes, size: int, cuts: Sequence[Cut], config: DedupConfig) -> int:

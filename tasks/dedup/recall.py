@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.artifacts.results import InjectedCopies
@@ -52,12 +53,9 @@ class InjectedCopy:
     jaccard: float
 
 
-def inject_copies(
-    corpus: Corpus, decisions: DuplicateDecisions, plan: CutPlan, config: DedupConfig
-) -> list[InjectedCopy]:
+def _inject_copies(corpus: Corpus, is_kept: npt.NDArray[np.bool_], config: DedupConfig) -> list[InjectedCopy]:
     """Make at most `config.planted_pairs` near-copies of kept documents of ordinary length, one per document."""
-    own = slice(corpus.earlier, None)
-    kept = np.flatnonzero((decisions.representative[own] < 0) & ~plan.emptied[own]) + corpus.earlier
+    kept = np.flatnonzero(is_kept[corpus.earlier :]) + corpus.earlier
     eligible = kept[(corpus.sizes[kept] >= MIN_BYTES) & (corpus.sizes[kept] <= MAX_BYTES)]
     ids = np.ascontiguousarray(corpus.doc_ids[eligible]).view(np.uint64).reshape(-1, 2)[:, 0]
     draw = (ids ^ np.uint64(seed64(config.seed, "dedup", "planted"))) * GOLDEN
@@ -139,15 +137,16 @@ def measure_recall(
     corpus: Corpus,
     decisions: DuplicateDecisions,
     plan: CutPlan,
-    copies: list[InjectedCopy],
     workspace: Workspace,
     config: DedupConfig,
 ) -> InjectedCopies:
-    """Return pairs at or above the threshold, how many were found, Wilson's 95% interval, and bins.
+    """Inject copies and return pairs at or above the threshold, how many were found, Wilson's 95% interval, and bins.
 
     Each bin is [from, to, pairs, found, expected share by the S-curve at the pairs' own similarities].
     """
-    found = _found(corpus, decisions, plan, copies, workspace, config)
+    is_kept = (decisions.representative < 0) & ~plan.emptied
+    copies = _inject_copies(corpus, is_kept, config)
+    found = _found(corpus, decisions.rank, is_kept, copies, workspace, config)
     at_threshold = [hit for injected, hit in zip(copies, found, strict=True) if injected.jaccard >= config.threshold]
     low, high = wilson_interval(sum(at_threshold), len(at_threshold))
     bins = []
@@ -174,8 +173,8 @@ def measure_recall(
 
 def _found(
     corpus: Corpus,
-    decisions: DuplicateDecisions,
-    plan: CutPlan,
+    rank: U32,
+    is_kept: npt.NDArray[np.bool_],
     copies: list[InjectedCopy],
     workspace: Workspace,
     config: DedupConfig,
@@ -184,17 +183,14 @@ def _found(
         return []
     data, offsets = text_buffers(pa.array([injected.text for injected in copies], pa.large_string()))
     queries = signatures_of(data, offsets, config.shingle_words, config.signature_length, config.permutation_seed)
-    kept = [
-        np.flatnonzero((decisions.representative[begin:end] < 0) & ~plan.emptied[begin:end]) + begin
-        for begin, end in itertools.pairwise(corpus.first_row.tolist())
-    ]
+    kept = [np.flatnonzero(is_kept[begin:end]) + begin for begin, end in itertools.pairwise(corpus.first_row.tolist())]
     pairs = [np.empty((4, 0), np.int64)]
     for part, band, rows, numbers in find_in_index(
         _index_parts(corpus, workspace, kept), queries, config.bands, config.rows_per_band
     ):
         # Parts of earlier runs are indexed whole, also where they are copies of one another.
         place = rows + corpus.first_row[part] if part < corpus.earlier_parts else kept[part][rows]
-        pairs.append(np.stack([numbers, np.full(numbers.size, band), decisions.rank[place], place]))
+        pairs.append(np.stack([numbers, np.full(numbers.size, band), rank[place], place]))
     queried, bands, ranks, places = np.concatenate(pairs, axis=1)
     order = np.lexsort((ranks, bands, queried))
     queried, bands, places = queried[order], bands[order], places[order]
