@@ -8,16 +8,18 @@ table has the columns of `Stretches`, with words of the document in place of byt
 import numpy as np
 
 from model.kernels import kernel
-from tasks.decontaminate.ngrams import CHARACTER_UNITS, WORD_UNITS, odd_letters, part_at, same_word
-from tasks.decontaminate.normalize import CHARACTER
+from tasks.decontaminate.ngrams import (
+    CHARACTER_KIND,
+    CHARACTER_UNITS,
+    KIND,
+    WORD_UNITS,
+    odd_letters,
+    part_at,
+    same_word,
+)
 
 HALF_WORDS = 9
 """Shared words from which on several short stretches may be a leak together."""
-
-KIND = np.uint32(3)
-"""Bits of a word that say whether it is a number, or a character of a script without spaces."""
-
-CHARACTER_KIND = np.uint32(CHARACTER)
 
 _LOW_HALF = 0xFFFFFFFF
 _TYPO_BITS, _TYPO_BYTES = 2, 4

@@ -1,8 +1,8 @@
 """How the aligned stretches of a match share an item: as a whole, in part, with changed words, or not enough."""
 
 from model.kernels import kernel
-from tasks.decontaminate.align import CHARACTER_KIND, HALF_WORDS, KIND, mark
-from tasks.decontaminate.ngrams import CHARACTER_UNITS, SHORT_SPAN, WORD_UNITS, units_of
+from tasks.decontaminate.align import HALF_WORDS, mark
+from tasks.decontaminate.ngrams import CHARACTER_KIND, CHARACTER_UNITS, KIND, SHORT_SPAN, WORD_UNITS, units_of
 
 WHOLE, RUN, SIMILAR, HALF, SHORT, TOGETHER = range(1, 7)
 """How an item is shared, best first: a whole part; a run of `ngram` words; a part with changed words; half of the words

@@ -22,7 +22,7 @@ from tasks.common.groups import begins_group
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.forms import CHOICE_WORDS, HALF, RUN, SHORT, SIMILAR, TOGETHER, WHOLE
-from tasks.decontaminate.ngrams import I64, WORD_UNITS, ItemIndex, units_of
+from tasks.decontaminate.ngrams import I64, WORD_UNITS, ItemIndex, find_sorted, units_of
 from tasks.decontaminate.scan import Stretches
 
 LEAKED, CLEAN, UNMATCHABLE = "leaked", "clean", "unmatchable"
@@ -69,10 +69,10 @@ class Rarity:
 
     def counts(self, seeds: I64) -> I64:
         """Return the documents that hold each of `seeds`."""
-        if not self.seeds.size:
-            return np.zeros(seeds.size, np.int64)
-        at = np.minimum(np.searchsorted(self.seeds, seeds), self.seeds.size - 1)
-        return np.where(self.seeds[at] == seeds, self.documents[at], 0)
+        at, is_there = find_sorted(self.seeds, seeds)
+        counts = np.zeros(seeds.size, np.int64)
+        counts[is_there] = self.documents[at[is_there]]
+        return counts
 
     def with_seen(self, seeds: I64) -> "Rarity":
         """Return the table with `seeds` in one document where they were in none."""
@@ -107,8 +107,7 @@ def keep_rarity(table: pa.Table, index: ItemIndex, measured: Rarity) -> Rarity:
     A seed that is not in the table counts as one document where `measured` has it: it is new.
     """
     hashes, documents = table.column("seed").to_numpy()[1:], table.column("documents").to_numpy()
-    places = np.searchsorted(index.seeds, hashes)
-    known = (places < index.seeds.size) & (index.seeds[np.minimum(places, index.seeds.size - 1)] == hashes)
+    places, known = find_sorted(index.seeds, hashes)
     counts = documents[1:][known].astype(np.int64)
     return Rarity(places[known], counts, float(documents[0])).with_seen(measured.seeds)
 

@@ -45,8 +45,10 @@ _BLOCK, _SIX_BITS = 6, np.uint64(63)
 _SEEDS_PER_BUCKET = 2
 _TINY = np.uint64(0x9FB21C651E98DF25)
 _LOW_BITS = np.uint64(3)
-_NUMBER_KIND, _CHARACTER_KIND = np.uint32(NUMBER), np.uint32(CHARACTER)
-_KIND = np.uint32(3)
+KIND = np.uint32(3)
+"""Bits of a word that say whether it is a number, or a character of a script without spaces."""
+
+_NUMBER_KIND, CHARACTER_KIND = np.uint32(NUMBER), np.uint32(CHARACTER)
 
 
 class ItemIndex(NamedTuple):
@@ -95,7 +97,7 @@ class ItemIndex(NamedTuple):
         which words are usual: theirs count as in one of many.
         """
         words = np.unique(self.words[places])
-        words = words[words & _KIND != _NUMBER_KIND]
+        words = words[words & KIND != _NUMBER_KIND]
         items = self.word_items[(words >> np.uint32(2)) & np.uint32(self.word_items.size - 1)]
         return float(np.log2(max(self.items, _FEW_ITEMS) / np.maximum(items, 1)).sum())
 
@@ -107,9 +109,8 @@ class ItemIndex(NamedTuple):
     def seed_places(self, first: int, last: int) -> I64:
         """Return where in `seeds` the seeds within `words[first:last]` are, without those that are not there."""
         long, tiny = _seeds_at(self.words[first:last])
-        hashes = np.concatenate([long, tiny])
-        found = np.searchsorted(self.seeds, hashes)
-        return found[(found < self.seeds.size) & (self.seeds[np.minimum(found, self.seeds.size - 1)] == hashes)]
+        places, is_there = find_sorted(self.seeds, np.concatenate([long, tiny]))
+        return places[is_there]
 
 
 def build_index(items: Iterable[Item], config: DecontaminateConfig) -> ItemIndex:
@@ -158,6 +159,15 @@ def build_index(items: Iterable[Item], config: DecontaminateConfig) -> ItemIndex
         np.array([0, bitmaps[0].size, bitmaps[0].size + bitmaps[1].size]),
         _items_of_words(all_words, part_first[item_first]),
     )
+
+
+def find_sorted(values: npt.NDArray[np.integer], sought: npt.NDArray[np.integer]) -> tuple[I64, npt.NDArray[np.bool_]]:
+    """Return the first place of each of `sought` in ascending `values`, and which are there; the place of another is
+    that of the next larger value, or the end."""
+    places = np.searchsorted(values, sought)
+    is_there = places < values.size
+    is_there[is_there] = values[places[is_there]] == sought[is_there]
+    return places, is_there
 
 
 def hash_texts(texts: Sequence[str]) -> tuple[U32, npt.NDArray[np.uint16], I64]:
@@ -212,13 +222,13 @@ def narrow(word):
 @kernel
 def same_word(one, other):
     """Return whether two words are equal, or both numbers."""
-    return one == other or (one & _KIND == _NUMBER_KIND and other & _KIND == _NUMBER_KIND)
+    return one == other or (one & KIND == _NUMBER_KIND and other & KIND == _NUMBER_KIND)
 
 
 @kernel
 def seed_value(word):
     """Return what a word is in a seed: itself, or the same for all numbers."""
-    return np.uint64(NUMBER) if word & _KIND == _NUMBER_KIND else np.uint64(word)
+    return np.uint64(NUMBER) if word & KIND == _NUMBER_KIND else np.uint64(word)
 
 
 @kernel
@@ -227,7 +237,7 @@ def long_seed(words, pairs, at, last):
 
     pairs[i] joins the values of the words i and i + 1.
     """
-    if at + 1 < last and (words[at] & _KIND == _CHARACTER_KIND or words[at + 1] & _KIND == _CHARACTER_KIND):
+    if at + 1 < last and (words[at] & KIND == CHARACTER_KIND or words[at + 1] & KIND == CHARACTER_KIND):
         if at + _LONG_CHARACTERS > last:
             return np.uint64(0)
         first = (pairs[at] * BASE + pairs[at + 2]) * BASE
@@ -240,7 +250,7 @@ def long_seed(words, pairs, at, last):
 @kernel
 def short_seed(words, pairs, at, last):
     """Return the hash of the short seed at `at`; 0 where it would be longer than the words."""
-    if at + 1 < last and (words[at] & _KIND == _CHARACTER_KIND or words[at + 1] & _KIND == _CHARACTER_KIND):
+    if at + 1 < last and (words[at] & KIND == CHARACTER_KIND or words[at + 1] & KIND == CHARACTER_KIND):
         if at + _SHORT_CHARACTERS > last:
             return np.uint64(0)
         return mixed(((pairs[at] * BASE + pairs[at + 2]) * BASE + pairs[at + 4]) ^ _TINY)
@@ -278,10 +288,10 @@ def join_pairs(words, count, pairs):
 @kernel
 def units_of(word):
     """Return the evidence that a word is, in thirds of a word; a number is none."""
-    kind = word & _KIND
+    kind = word & KIND
     if kind == _NUMBER_KIND:
         return 0
-    return CHARACTER_UNITS if kind == _CHARACTER_KIND else WORD_UNITS
+    return CHARACTER_UNITS if kind == CHARACTER_KIND else WORD_UNITS
 
 
 def _seeds_at(words: U32) -> tuple[U64, U64]:
@@ -344,7 +354,7 @@ def _collect_seeds(words, part_first, part_choice, item_first, enough, pairs, sh
 def _unspaced(words):
     characters = 0
     for word in words:
-        characters += word & _KIND == _CHARACTER_KIND
+        characters += word & KIND == CHARACTER_KIND
     return 2 * characters > words.size
 
 
@@ -353,7 +363,7 @@ def _names_something(words, at):
     """Return whether at most half of the words of a seed are numbers."""
     numbers = 0
     for word in words[at : at + LONG_SPAN]:
-        numbers += word & _KIND == _NUMBER_KIND
+        numbers += word & KIND == _NUMBER_KIND
     return numbers <= 2
 
 

@@ -91,7 +91,9 @@ def decontaminate(
         corpus = replace(corpus, rarity=keep_rarity(kept.table(RARITY), index, corpus.rarity))
     leaks = _find_corpus_leaks(corpus, index)
     draws = {} if kept_heldout is None else read_draws(kept_heldout.table(HELDOUT_DRAW))
-    heldout, drawn = _heldout_rows(corpus, leaks, config, draws)
+    leak_free = np.ones(corpus.sizes.size, np.bool_)
+    leak_free[list(leaks)] = False
+    heldout, drawn = _heldout_rows(corpus, leak_free, config, draws)
     decisions = Decisions(dict(enumerate(items)), leaks, heldout)
     report = map_parts(
         workspace,
@@ -106,7 +108,7 @@ def decontaminate(
     write_run_table(workspace, RARITY, rarity_table(corpus.rarity, index))
     write_run_table(workspace, HELDOUT_DRAW, draws_table(drawn))
     write_run_table(workspace, "leaks", leaks_table(items, matchable, leaks, corpus.doc_ids, remains))
-    hosts = _host_texts(documents, corpus, _leak_free(corpus, leaks), config)
+    hosts = _host_texts(documents, corpus, leak_free, config)
     controls = make_controls(items, index, matchable, hosts, config)
     report.facts = DecontaminateResult(
         benchmarks=count_items(items, matchable, leaks, frozenset(item for _, item in remains)),
@@ -191,11 +193,10 @@ def _find_corpus_leaks(corpus: _Corpus, index: ItemIndex) -> dict[int, list[Regi
 
 
 def _heldout_rows(
-    corpus: _Corpus, leaks: dict[int, list[Region]], config: DecontaminateConfig, kept: Mapping[str, HeldoutDraw]
+    corpus: _Corpus, leak_free: npt.NDArray[np.bool_], config: DecontaminateConfig, kept: Mapping[str, HeldoutDraw]
 ) -> tuple[frozenset[int], list[HeldoutDraw]]:
     """Return the rows that are held out, and the draw of each source; draws of sources without a document are those
     kept."""
-    leak_free = _leak_free(corpus, leaks)
     chosen: set[int] = set()
     draws = dict(kept)
     for number, source in enumerate(corpus.source_names):
@@ -218,12 +219,6 @@ def _host_texts(
         table = read_table(documents.file(names[part]), ["text"])
         texts += table.column("text").take(pa.array(rows)).to_pylist()
     return texts
-
-
-def _leak_free(corpus: _Corpus, leaks: dict[int, list[Region]]) -> npt.NDArray[np.bool_]:
-    leak_free = np.ones(corpus.sizes.size, np.bool_)
-    leak_free[list(leaks)] = False
-    return leak_free
 
 
 def _frequent_weak_seeds(items: Sequence[Item], index: ItemIndex, rarity: Rarity) -> list[dict[str, Any]]:

@@ -243,11 +243,7 @@ def holds(passage: str, item: Item) -> bool:
 
 
 def _numberless(text: str) -> list[str]:
-    return ["0" if word.isdigit() else word for word in plain_words(_compose(text))]
-
-
-def _compose(text: str) -> str:
-    return unicodedata.normalize("NFKC", text)
+    return ["0" if word.isdigit() else word for word in plain_words(unicodedata.normalize("NFKC", text))]
 
 
 def plain_words(text: str) -> list[str]:

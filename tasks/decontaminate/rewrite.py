@@ -214,15 +214,14 @@ def _cut_document(
     kept: _Output,
 ) -> None:
     """Drop the document, or add its pieces to `kept`; the ledger accounts for every byte that is removed."""
-    plan = CutText((), (), None) if config.mode == "drop" else cut_text(text, regions, config)
-    if config.mode == "drop" or plan.drop_rule is not None:
-        rule = plan.drop_rule or _rule(regions)
-        pieces = {"pieces": len(plan.pieces)} if plan.drop_rule else {}
+    plan = CutText((), (), _rule(regions)) if config.mode == "drop" else cut_text(text, regions, config)
+    if plan.drop_rule is not None:
+        pieces = {} if config.mode == "drop" else {"pieces": len(plan.pieces)}
         cited = _cited(regions)
         evidence = _evidence(items, regions, cited.start, cited.end, pieces)
-        counts.dropped[rule] += 1
+        counts.dropped[plan.drop_rule] += 1
         ledger.add(
-            doc_id=doc_id, action=DROP, rule=rule, value=cited.matched, bytes_in=len(text), bytes_out=0,
+            doc_id=doc_id, action=DROP, rule=plan.drop_rule, value=cited.matched, bytes_in=len(text), bytes_out=0,
             evidence=evidence,
         )  # fmt: skip
         return

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from model.kernels import kernel
-from tasks.decontaminate.align import CHARACTER_KIND, align
+from tasks.decontaminate.align import align
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.forms import NEAR_WORDS, form_of
 from tasks.decontaminate.ngrams import (
+    CHARACTER_KIND,
     CHARACTER_UNITS,
     I64,
     LONG_SPAN,
