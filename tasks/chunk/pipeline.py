@@ -66,6 +66,11 @@ class SourceCounts:
     seated: SeatedSource | None = None
     """What decides the seats of the rows in a stable order, whose last row is the blank one."""
 
+    @property
+    def filled_rows(self) -> int:
+        """Rows without the blank one."""
+        return self.rows - (self.seated is not None)
+
 
 def chunk_documents(
     documents: Artifact,
@@ -90,17 +95,17 @@ def chunk_documents(
     packed_sources: dict[str, SourceCounts] = {}
     kept = kept or {}
     for source in sorted({*report.sources, *kept}):
-        packed_sources[source] = SourceCounts()
+        counts = packed_sources[source] = SourceCounts()
         packed_rows = (
-            _pack_stably(files, source, tokenizer, config, writer.rows, packed_sources[source], kept.get(source))
+            _pack_stably(files, source, tokenizer, config, writer.rows, counts, kept.get(source))
             if config.packing == "stable"
-            else pack_source(files, source, tokenizer, config, writer.rows, packed_sources[source].labels)
+            else _pack_source(files, source, tokenizer, config, writer.rows, counts.labels)
         )
         for packed in packed_rows:
             writer.add(source, packed)
-            packed_sources[source].rows += len(packed.rows)
-            packed_sources[source].real += int(packed.real.sum())
-            packed_sources[source].counted += int(packed.counted.sum())
+            counts.rows += len(packed.rows)
+            counts.real += int(packed.real.sum())
+            counts.counted += int(packed.counted.sum())
     counted = writer.finish()
     _check_sources(packed_sources, report, config, kept)
     available = {source: rows.counted for source, rows in packed_sources.items()}
@@ -116,13 +121,13 @@ def chunk_documents(
     with workspace.unit(ORDER_UNIT) as unit:
         _write_order(unit, parts)
         written = [workspace.file(name) for name in writer.names]
-        write_table(unit, "unigram", count_tokens(written, parts[-1], tokenizer.vocab_size, tokenizer.pad))
+        write_table(unit, "unigram", _count_tokens(written, parts[-1], tokenizer.vocab_size, tokenizer.pad))
     write_heldout(documents, tokenizer, layout, config, workspace)
     report.facts = _result(config, mixtures, parts, packed_sources, report, writer.spans).facts()
     return report
 
 
-def pack_source(
+def _pack_source(
     files: Sequence[TokenFile],
     source: str,
     tokenizer: Tokenizer,
@@ -192,7 +197,7 @@ def _write_order(unit: Unit, parts: Sequence[Sequence[Reads]]) -> None:
     unit.add_file(name, table="order", rows=rows)
 
 
-def count_tokens(parts: Sequence[Path], planned: Sequence[Reads], vocab_size: int, pad: int) -> pa.Table:
+def _count_tokens(parts: Sequence[Path], planned: Sequence[Reads], vocab_size: int, pad: int) -> pa.Table:
     """Return the unigram table of what is read of the SEQUENCES files `parts`."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     for first, tokens in _read_rows(parts):
@@ -225,7 +230,7 @@ def _result(
     segments: int,
 ) -> ChunkResult:
     mixture, planned = whole_mixture(mixtures), parts[-1]
-    rows = sum(_filled_rows(source) for source in packed_sources.values())
+    rows = sum(source.filled_rows for source in packed_sources.values())
     real = sum(source.real for source in packed_sources.values())
     read = sum(source.tokens for source in planned)
     blank = sum(one.blank for one in planned if isinstance(one, SeatedReads))
@@ -250,7 +255,7 @@ def _result(
     if labels:
         packed["labels"] = dict(sorted(labels.items()))
     return ChunkResult(
-        mixture=mixture_facts(mixture, planned, packed_sources, read, config.row_length, report),
+        mixture=_mixture_facts(mixture, planned, packed_sources, read, config.row_length, report),
         padding_share=_padding_share(rows, real, config.row_length),
         order=order,
         rows=packed,
@@ -283,7 +288,7 @@ def _phases(mixtures: Sequence[Mixture], parts: Sequence[Sequence[Reads]]) -> li
     return found
 
 
-def mixture_facts(
+def _mixture_facts(
     mixture: Mixture,
     planned: Sequence[Reads],
     packed_sources: dict[str, SourceCounts],
@@ -299,8 +304,8 @@ def mixture_facts(
         table[name] = {
             "documents": report.source(name).documents_out,
             "tokens": rows.real,
-            "rows": rows.rows,
-            "padding_share": _padding_share(_filled_rows(rows), rows.real, row_length),
+            "rows": rows.filled_rows,
+            "padding_share": _padding_share(rows.filled_rows, rows.real, row_length),
             "weight": mixture.weights[name],
             "planned_share": mixture.planned[name],
             "realised_share": source.tokens / read,
@@ -309,10 +314,6 @@ def mixture_facts(
             "epochs": source.tokens / rows.counted if rows.counted else 0.0,
         }
     return table
-
-
-def _filled_rows(counts: SourceCounts) -> int:
-    return counts.rows - (counts.seated is not None)
 
 
 def _padding_share(rows: int, real: int, row_length: int) -> float:
