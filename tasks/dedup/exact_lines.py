@@ -108,7 +108,8 @@ def plan_cuts(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig
         data, offsets = text_buffers(corpus.texts_of_part(part))
         for row in rows:
             text = data[offsets[row - begin] : offsets[row - begin + 1]].tobytes()
-            if not remove_ranges(text, [(start, stop) for start, stop, *_ in plan.of(row)]).strip():
+            left = remove_ranges(text, [(start, stop) for start, stop, *_ in plan.of(row)])
+            if not left.decode().strip():  # of a text: bytes know no white space beyond ASCII
                 (whole if represents_copies[row] else plan.emptied)[row] = True
     return replace(plan, by_rule={rule: _drop_rows(cuts, whole) for rule, cuts in by_rule.items()})
 

@@ -87,7 +87,7 @@ def test_a_document_of_repeated_lines_alone_is_dropped_and_one_that_represents_c
     first, second = prose(1), prose(2)
     whole = f"{first}\n{second}\n{prose(3)}\n"
     documents = make_documents(
-        [[("web", whole), ("web", f"{first}\n{second}\n"), ("web", f"{second}\n"), ("web", f"{second}\n")]]
+        [[("web", whole), ("web", f"{first}\n\u3000\n{second}\n"), ("web", f"{second}\n"), ("web", f"{second}\n")]]
     )
     result = build_dedup(context, documents, LINES.model_copy(update={"threshold": 0.95}))
     assert texts_of(result) == [whole, f"{second}\n"]
