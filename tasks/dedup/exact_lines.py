@@ -133,9 +133,8 @@ def repeated_lines(corpus: Corpus, decisions: DuplicateDecisions, config: DedupC
     """Return (global rows, starts, ends, rows of the document that keeps the line) of every line to cut, in order."""
 
     def of_part(number: int, part: int) -> Lines:
-        rows = decisions.kept_rows(corpus, part) - corpus.first_row[part]
         data, offsets = text_buffers(corpus.texts_of_part(part))
-        hashes, owners, starts, ends = lines_of(data, offsets, rows, config)
+        hashes, owners, starts, ends = lines_of(data, offsets, decisions.kept_rows(corpus, part), config)
         chosen = in_range(hashes, number, passes)
         return hashes[chosen], owners[chosen] + corpus.first_row[part], starts[chosen], ends[chosen]
 

@@ -96,7 +96,7 @@ def _copies_in_range(
 def _kept_texts(corpus: Corpus, decisions: DuplicateDecisions) -> Iterator[tuple[int, U8, I64, I64]]:
     for part in corpus.own_parts:
         data, offsets = text_buffers(corpus.texts_of_part(part))
-        yield part, data, offsets, decisions.kept_rows(corpus, part) - corpus.first_row[part]
+        yield part, data, offsets, decisions.kept_rows(corpus, part)
 
 
 def _bitmap(values: U64) -> U8:

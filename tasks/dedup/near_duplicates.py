@@ -39,9 +39,8 @@ class DuplicateDecisions:
     """Place of each document in the order in which documents are kept."""
 
     def kept_rows(self, corpus: Corpus, part: int) -> I64:
-        """Return the global rows of the documents of a part that are kept, ascending."""
-        begin, end = int(corpus.first_row[part]), int(corpus.first_row[part + 1])
-        return np.flatnonzero(self.representative[begin:end] < 0) + begin
+        """Return the rows of the documents of a part that are kept, from its first on, ascending."""
+        return np.flatnonzero(self.representative[corpus.first_row[part] : corpus.first_row[part + 1]] < 0)
 
 
 def find_duplicates(
