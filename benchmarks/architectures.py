@@ -13,6 +13,7 @@ a training that was stopped goes on from its checkpoint. Each model is exported 
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -122,7 +123,8 @@ def run_cell(cell: str, options: Namespace) -> dict[str, Any]:
         done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, cwd=HERE.parent)
     if done.returncode:
         raise SystemExit(f"{cell} ended with {done.returncode}; the last words of {log}:\n{log.read_text()[-2000:]}")
-    run_id = log.read_text().partition("run ")[2].partition(":")[0]
+    # A run that found all stages built names the earlier one that built them.
+    run_id = re.findall(r"run (\d{8}T\d{6}Z-[0-9a-f]{6})\b", log.read_text())[0]
     record = next(run for run in list_runs(options.root) if run["run_id"] == run_id)
     stages = {entry["stage"]: Artifact.open(Path(entry["path"])) for entry in record["stages"] if "path" in entry}
     rows = stages["evaluate"].table("scores").to_pylist()
