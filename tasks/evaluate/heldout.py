@@ -30,25 +30,26 @@ def heldout_documents(
 ) -> dict[str, list[HeldoutDocument]]:
     """Return source -> the text held out of it in any of the runs, in a random order by id, up to `max_bytes`.
 
-    The last text of a source is truncated at a character boundary; a source of which nothing is left is absent.
+    What several runs held out counts once, as the first of them has it. The last text of a source is truncated at a
+    character boundary; a source of which nothing is left is absent.
     """
-    drawn: dict[str, list[tuple[float, HeldoutDocument]]] = {}
+    held: dict[str, dict[tuple[bytes, int], HeldoutDocument]] = {}
     draw = seed64(seed, "evaluate", "heldout")
     for path in (path for artifact in decontaminated for path in artifact.files("heldout")):
         for row in read_table(path, ["doc_id", "piece", "source", "text", "lang"]).to_pylist():
             found = HeldoutDocument(row["doc_id"], row["piece"], row["text"], row["lang"])
-            drawn.setdefault(row["source"], []).append((unit_interval(row["doc_id"], draw), found))
-    found = {
-        source: _within(sorted(mine, key=lambda one: (one[0], one[1].doc_id, one[1].piece)), max_bytes)
-        for source, mine in sorted(drawn.items())
+            held.setdefault(row["source"], {}).setdefault((found.doc_id, found.piece), found)
+    drawn = {
+        source: sorted(mine.values(), key=lambda one: (unit_interval(one.doc_id, draw), one.doc_id, one.piece))
+        for source, mine in sorted(held.items())
     }
-    return {source: chosen for source, chosen in found.items() if chosen}
+    return {source: chosen for source, mine in drawn.items() if (chosen := _within(mine, max_bytes))}
 
 
-def _within(drawn: Sequence[tuple[float, HeldoutDocument]], max_bytes: int) -> list[HeldoutDocument]:
+def _within(drawn: Sequence[HeldoutDocument], max_bytes: int) -> list[HeldoutDocument]:
     chosen: list[HeldoutDocument] = []
     left = max_bytes
-    for _, one in drawn:
+    for one in drawn:
         cut = one.text.encode()[:left].decode(errors="ignore")
         if not cut:
             continue

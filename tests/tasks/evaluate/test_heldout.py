@@ -163,6 +163,14 @@ def test_the_bits_of_each_document_add_up_to_the_figure_of_its_source(tokenizer,
     assert sum(row["bits"] for row in scores.documents) / (23 + 5 + 12) == pytest.approx(whole)
 
 
+def test_a_document_that_several_runs_held_out_counts_once(heldout_artifact):
+    """Else it would be two documents to the bootstrap, and take the room of another one."""
+    first = heldout_artifact([("en", "a log"), ("en", "a mat")])
+    later = heldout_artifact([("en", "a log"), ("en", "a cat")])
+    documents = heldout_documents([first, later], max_bytes=1000, seed=1)["en"]
+    assert sorted(one.text for one in documents) == ["a cat", "a log", "a mat"]
+
+
 def test_a_language_holds_documents_of_all_sources():
     found = HeldoutRows(rounds=50, seed=1)
     found.add_languages("bits", ["zh", None], np.array([8.0, 100.0]), np.array([4, 4]))
