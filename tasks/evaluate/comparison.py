@@ -247,5 +247,6 @@ def measure_gap(leaked: Sequence[float], clean: Sequence[float], seed: int) -> C
     called_leaked = np.argpartition(words, len(leaked) - 1, axis=1)[:, : len(leaked)]
     sums = scores[called_leaked].sum(axis=1)
     drawn = sums / len(leaked) - (scores.sum() - sums) / len(clean)
-    as_large = int((np.abs(drawn) >= abs(difference) - 1e-12).sum())
+    rounding = ROUNDING * np.abs(scores).sum() * (1 / len(leaked) + 1 / len(clean))
+    as_large = int((np.abs(drawn) >= abs(difference) - rounding).sum())
     return ContaminationGap(difference, stderr, (1 + as_large) / (1 + rounds))

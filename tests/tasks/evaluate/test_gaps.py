@@ -28,6 +28,14 @@ def test_p_is_that_of_fishers_exact_test() -> None:
     assert found.p == pytest.approx(exact, abs=0.004)
 
 
+def test_the_same_sum_added_up_in_another_order_is_as_large() -> None:
+    # The clean item is one of 31 without a point, and every division that calls one of them clean is as extreme.
+    draw = np.random.Generator(np.random.Philox(7))
+    found = measure_gap([0.0] * 30 + (40 + 50 * draw.random(900)).tolist(), [0.0], seed=1)
+    assert found is not None
+    assert found.p == pytest.approx(31 / 931, abs=0.005)
+
+
 def test_a_gap_that_chance_would_hardly_give_is_flagged_on_either_side() -> None:
     high, low = [1.0] * 40, [1.0, 0.0, 0.0, 0.0] * 10
     for leaked, clean, difference in ((high, low, 0.75), (low, high, -0.75)):
