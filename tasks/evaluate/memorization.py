@@ -128,11 +128,11 @@ def _find_document(tokenizer: Tokenizer, sequences: Artifact, overlap: Overlap) 
         for span in table.filter(pc.equal(table.column("row"), overlap.row)).to_pylist():
             first, past = span["tok_start"], span["tok_start"] + span["tok_len"]
             if first <= overlap.place < past:
-                tokens = _row_tokens(sequences, overlap.row)
-                lengths = tokenizer.piece_lengths[tokens]
-                start = span["start"] + int(lengths[first : overlap.place].sum())
-                end = start + int(lengths[overlap.place : min(past, overlap.place + overlap.tokens)].sum())
-                bytes_ = {"start": min(start, span["end"]), "end": min(end, span["end"])}
+                lengths = tokenizer.piece_lengths[_row_tokens(sequences, overlap.row)]
+                # Counted back from the end: the first token of a text may begin with a space that the text lacks.
+                start = span["end"] - int(lengths[overlap.place : past].sum())
+                end = span["end"] - int(lengths[overlap.place + overlap.tokens : past].sum())
+                bytes_ = {"start": max(start, span["start"]), "end": max(end, span["start"])}
                 return {"doc_id": span["doc_id"], "piece": span["piece"], **bytes_}
     return {}
 
@@ -191,7 +191,7 @@ def repeated_share(ids: Sequence[int]) -> float | None:
 
 
 def longest_overlaps(texts: Sequence[Sequence[int]], parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[Overlap]:
-    """Return the longest run of each text in the rows, the first of equals in the order of the rows.
+    """Return the longest run of each text in the rows, the first of equals in the text, and one place where it occurs.
 
     `parts` are row numbers i64[R] and tokens [R, L] of each part; texts are ids of the same vocabulary.
     """

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.evaluate.memorization import Overlap, invalid_bytes, longest_overlaps, repeated_share
+from tasks.artifacts.tables.columns import token_rows
+from tasks.artifacts.tables.files import read_table
+from tasks.chunk.config import ChunkConfig
+from tasks.chunk.stage import build_chunk
+from tasks.evaluate.memorization import Overlap, _find_document, invalid_bytes, longest_overlaps, repeated_share
+from tasks.tokenizer.model_file import read_model, write_model
+from tasks.tokenizer.open import open_tokenizer
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.stage import build_vocab
+from tasks.vocab.train import train_sentencepiece
 
 Rows = list[list[int]]
 
@@ -57,6 +66,30 @@ def test_no_longer_run_is_in_any_row(texts: list[list[int]], rows: Rows, parts: 
         if found.tokens:
             run = text[found.begin : found.begin + found.tokens]
             assert rows[found.row - 100][found.place : found.place + found.tokens] == run
+
+
+def test_the_bytes_of_a_run_are_those_of_its_document(context, make_documents, tmp_path) -> None:
+    """Also where the vocabulary puts a space before a text, which is no byte of it."""
+    texts = [f"the cat sat on mat {number}. the dog sat on log {number}. " * 3 for number in range(20)]
+    model = read_model(train_sentencepiece(texts, VocabConfig(vocab_size=300)))
+    model.normalizer_spec.add_dummy_prefix = True
+    (tmp_path / "base.model").write_bytes(write_model(model))
+    documents = make_documents([[("prose", text) for text in texts]])
+    vocab = build_vocab(context, documents, VocabConfig(base=tmp_path / "base.model"))
+    sequences = build_chunk(context, documents, vocab, ChunkConfig(row_length=65, budget_tokens=2000))
+    tokenizer = open_tokenizer(vocab)
+    read = {row["doc_id"]: row["text"].encode() for row in documents.table("documents").to_pylist()}
+    rows = np.concatenate(
+        [token_rows(batch) for path in sequences.files("sequences") for batch in read_table(path).to_batches()]
+    )
+    for row in range(5):
+        for place in range(60):
+            run = rows[row, place : place + 3].tolist()
+            if tokenizer.eos in run:
+                continue
+            found = _find_document(tokenizer, sequences, Overlap(3, 0, row, place))
+            text = tokenizer.decode_following(run).encode()
+            assert read[found["doc_id"]][found["start"] : found["end"]] in (text, text.removeprefix(b" "))
 
 
 @pytest.mark.parametrize(
