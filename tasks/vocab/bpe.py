@@ -27,6 +27,7 @@ import sentencepiece
 import tokenizers
 
 from model.errors import InputError
+from tasks.tokenizer.base import json_model_type
 from tasks.tokenizer.byte_level import BYTE_OF_CHARACTER, check_exact, piece_raw, piece_text
 from tasks.tokenizer.json_format import PADDING, parse_merges, read_tokenizer_json, to_json_bytes
 from tasks.tokenizer.model_file import BPE, NORMAL, read_model, write_model
@@ -255,23 +256,42 @@ def _text(piece: str) -> str | None:
         return None
 
 
+def is_byte_level(model: bytes) -> bool:
+    """Return whether a vocabulary's file is the `tokenizer.json` of a byte-level BPE."""
+    return json_model_type(model) == "BPE" and b'"ByteLevel"' in model
+
+
+def partial_ids(model: bytes) -> set[int]:
+    """Return the ids of a byte-level vocabulary whose bytes are no whole characters; none of another kind."""
+    if not is_byte_level(model):
+        return set()
+    parsed = json.loads(model)
+    named = {token["id"] for token in parsed["added_tokens"]}
+    return {
+        number for piece, number in parsed["model"]["vocab"].items() if number not in named and _text(piece) is None
+    }
+
+
 def readable_tokens(model: bytes) -> list[str]:
-    """Return all tokens in the order of their ids, in the notation of `readable_token`; special tokens by their
-    names."""
+    """Return all tokens of a `tokenizer.json` in the order of their ids, an empty text for unused ids.
+
+    Those of a byte-level vocabulary are in the notation of `readable_token`; all others, and special tokens, as in the
+    file.
+    """
     parsed = json.loads(model)
     named = {token["id"]: token["content"] for token in parsed["added_tokens"]}
     vocabulary = parsed["model"]["vocab"]
     if isinstance(vocabulary, list):
         # Unigram's is a list of tokens with their scores.
         vocabulary = {piece: number for number, (piece, _) in enumerate(vocabulary)}
-    pieces = {number: piece for piece, number in vocabulary.items() if number not in named}
-    size = max([*named, *pieces]) + 1
-    return [named.get(number) or readable_token(pieces.get(number, "")) for number in range(size)]
+    spell = readable_token if is_byte_level(model) else str
+    names = {number: spell(piece) for piece, number in vocabulary.items()} | named
+    return [names.get(number, "") for number in range(max(names) + 1)]
 
 
 def readable_token(piece: str) -> str:
-    """Return a token as text, with a space as U+2581, and bytes that are no whole character as `\\xe9`. Tokens of
-    other kinds of vocabulary stay as they are."""
+    """Return a token of a byte-level vocabulary as text, with a space as U+2581, and bytes that are no whole character
+    as `\\xe9`; one that is not spelled in bytes as it is."""
     if not BYTE_OF_CHARACTER.keys() >= set(piece):
         return piece
     return piece_raw(piece).decode(errors="backslashreplace").replace(" ", BLANK)

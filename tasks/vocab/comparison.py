@@ -16,7 +16,7 @@ from tasks.common.numeric import seed64, unit_interval
 from tasks.common.text import is_unspaced
 from tasks.tokenizer.base import is_json
 from tasks.tokenizer.json_format import UNKNOWN
-from tasks.vocab.extenders import token_names
+from tasks.vocab.bpe import partial_ids, readable_tokens
 from tasks.vocab.scripts import Script
 
 MEASURED_BYTES = 1_000_000
@@ -40,9 +40,10 @@ class TokenCounter:
                 found.ids for found in engine.encode_batch_fast(lines, add_special_tokens=False)
             ]
             self._decode = lambda ids: engine.decode_batch(ids, skip_special_tokens=False)
-            pieces = token_names(model)
+            pieces, parts = readable_tokens(model), partial_ids(model)
             self._is_part = np.array(
-                ["\\x" in piece or BYTE_PIECE.fullmatch(piece) is not None for piece in pieces], dtype=np.int64
+                [number in parts or BYTE_PIECE.fullmatch(piece) is not None for number, piece in enumerate(pieces)],
+                dtype=np.int64,
             )
             self._is_unknown = np.array([piece in UNKNOWN for piece in pieces], dtype=np.int64)
         else:

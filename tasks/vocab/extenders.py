@@ -10,12 +10,13 @@ from tasks.tokenizer.base import is_json, json_model_type
 from tasks.tokenizer.json_format import parse_merges
 from tasks.tokenizer.model_file import BPE, MODEL_TYPES, NORMAL, read_model, write_model
 from tasks.tokenizer.open import tokenizer_of
-from tasks.tokenizer.wordpiece import INSIDE, readable_word_pieces
+from tasks.tokenizer.wordpiece import INSIDE
 from tasks.vocab.base import prepare_base
 from tasks.vocab.bpe import (
     Extension,
     extend_bpe,
     extend_byte_level,
+    is_byte_level,
     readable_tokens,
     truncate_json,
     unreachable_byte_level,
@@ -38,7 +39,7 @@ def kind_of(model: bytes) -> str:
     kind = json_model_type(model)
     if kind is None:
         raise InputError("this JSON file is not a tokenizer.json: it describes no model")
-    return "byte-level" if kind == "BPE" and b'"ByteLevel"' in model else kind.lower()
+    return "byte-level" if is_byte_level(model) else kind.lower()
 
 
 def is_wordpiece(model: bytes) -> bool:
@@ -48,12 +49,7 @@ def is_wordpiece(model: bytes) -> bool:
 
 def vocabulary_size(model: bytes) -> int:
     """Return the number of tokens."""
-    return len(token_names(model)) if is_json(model) else len(read_model(model).pieces)
-
-
-def token_names(model: bytes) -> list[str]:
-    """Return all tokens of a `tokenizer.json` in the order of their ids, in readable notation."""
-    return readable_word_pieces(json.loads(model)) if is_wordpiece(model) else readable_tokens(model)
+    return len(readable_tokens(model)) if is_json(model) else len(read_model(model).pieces)
 
 
 def make_normaliser(model: bytes) -> Callable[[str], str]:
@@ -81,7 +77,7 @@ def requested_vocabulary_size(config: VocabConfig) -> int:
 def tokens_of_script(model: bytes, script: Script) -> list[str]:
     """Return the tokens that consist of one script."""
     if is_json(model):
-        return [piece for piece in token_names(model) if script.admits(piece.removeprefix(INSIDE))]
+        return [piece for piece in readable_tokens(model) if script.admits(piece.removeprefix(INSIDE))]
     return [piece.piece for piece in read_model(model).pieces if piece.type == NORMAL and script.admits(piece.piece)]
 
 

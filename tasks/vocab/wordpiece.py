@@ -97,9 +97,10 @@ def unreachable_wordpieces(model: bytes) -> list[str]:
     engine.encode_special_tokens = True
     special = {*SPECIAL_TOKENS, *(token["content"] for token in parsed["added_tokens"])}
     pieces = {piece: number for piece, number in parsed["model"]["vocab"].items() if piece not in special}
-    beginning = {piece: number for piece, number in pieces.items() if not piece.startswith(INSIDE)}
+    # `##` alone is no token from inside of a word: nothing would be left of it.
+    inside = {piece: number for piece, number in pieces.items() if piece.startswith(INSIDE) and piece != INSIDE}
+    beginning = {piece: number for piece, number in pieces.items() if piece not in inside}
     left = {piece for piece, number in beginning.items() if _ids(engine, piece) != [number]}
-    inside = {piece: number for piece, number in pieces.items() if piece.startswith(INSIDE)}
     for piece, number in inside.items():
         body = piece.removeprefix(INSIDE)
         leaders = (leader for leader in _leaders(body, beginning) if leader + body not in beginning)

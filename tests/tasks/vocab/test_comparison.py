@@ -1,14 +1,18 @@
 """What an extension does, on texts whose tokens can be counted by hand."""
 
 import io
+import json
 
 import pytest
 import sentencepiece
+import tokenizers
 
 from tasks.tokenizer.model_file import NORMAL, read_model, write_model
 from tasks.vocab.bpe import extend_bpe
-from tasks.vocab.comparison import compare_vocabularies, sample_texts_by
+from tasks.vocab.comparison import TokenCounter, compare_vocabularies, sample_texts_by
+from tasks.vocab.config import VocabConfig
 from tasks.vocab.scripts import SCRIPTS
+from tasks.vocab.train import train_byte_level
 
 CHINESE = SCRIPTS["zh"]
 
@@ -63,6 +67,26 @@ def test_unknown_tokens_are_distinguished_from_bytes(base: bytes):
     result = compare_vocabularies(lossy, base, {"zh": ["钢铁"]}, [CHINESE])["zh"]
     assert result["unknown_share"] == [0.5, 0.0]
     assert result["byte_share"] == [0.0, round(6 / 7, 6)]
+
+
+def test_a_letter_with_an_accent_is_no_byte_where_tokens_are_spelled_in_characters():
+    """Byte-level vocabularies spell a byte as such a letter; others mean the letter."""
+    pieces = [("<unk>", 0.0), ("é", -1.0), ("café", -1.5), ("<0xE9>", -9.0)]
+    counter = TokenCounter(tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0)).to_str().encode())
+    counter.encode(["é", "café"])
+    assert (counter.tokens, counter.bytes) == (2, 0)
+
+
+def test_a_token_that_reads_like_a_byte_is_none():
+    parsed = json.loads(train_byte_level(ENGLISH, VocabConfig(vocab_size=300, model_type="byte_level")))
+    parsed["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = False
+    parsed["model"]["vocab"]["\\x"] = 300
+    parsed["model"]["merges"].append(["\\", "x"])
+    counter = TokenCounter(json.dumps(parsed).encode())
+    assert counter.encode(["\\x"]) == [[300]]
+    assert counter.bytes == 0
+    counter.encode(["é"])
+    assert counter.bytes == 2
 
 
 def test_no_text_gives_no_ratios(base: bytes):

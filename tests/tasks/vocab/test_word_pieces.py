@@ -56,6 +56,12 @@ def base() -> bytes:
     return released()
 
 
+def test_a_token_of_the_prefix_alone_is_a_token_that_is_never_emitted() -> None:
+    from tasks.tokenizer.wordpiece import from_vocab_txt
+
+    assert unreachable_wordpieces(from_vocab_txt("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n#\n##\n##b\n")) == ["##"]
+
+
 @pytest.mark.parametrize("threads", ["true", "false"])
 def test_every_process_gives_the_same_bytes(tmp_path: Path, threads: str):
     path = tmp_path / "texts"
