@@ -25,6 +25,7 @@ class GateConfig(StrictConfig):
     """Folder of the base model of training; `train.base_model` by default."""
 
 
+NumberOfShots = Annotated[int, Field(ge=0)]
 Form = Literal["choice", "pairs", "partial", "cloze", "generation", "extraction", "translation", "summary"]
 Primary = Literal[
     "bytes", "sum", "chars", "unconditional", "exact", "f1", "sentence_chrf", "rouge_l", "rouge_1", "rouge_2"
@@ -52,13 +53,13 @@ class Scoring(StrictConfig):
     and BLEU), summary (ROUGE). By default choice, or cloze where items have no choices."""
     primary: Primary | None = None
     """The primary metric, declared before the run; by default that of the form, for choices `evaluate.primary`."""
-    shots: tuple[int, ...] | None = Field(default=None, min_length=1)
+    shots: tuple[NumberOfShots, ...] | None = Field(default=None, min_length=1)
     """Numbers of solved examples, instead of `evaluate.shots`."""
     instruction: str | None = None
     """Text before the examples, instead of `evaluate.instruction`."""
     answer_prompt: str = Field(default="Answer:", min_length=1)
     """Text before a choice for its likelihood without the question, which is divided out (`unconditional`)."""
-    stop: tuple[str, ...] = ("\n",)
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ("\n",)
     """Strings at which generated text is cut off."""
     answer_tokens: int = Field(default=64, ge=1, le=4096)
     """Tokens that may be generated; never more than half of the context."""
@@ -82,7 +83,7 @@ class Scoring(StrictConfig):
 class EvaluateConfig(StrictConfig):
     """Settings of the evaluation."""
 
-    shots: tuple[int, ...] = Field(default=(0, 1, 5), min_length=1)
+    shots: tuple[NumberOfShots, ...] = Field(default=(0, 1, 5), min_length=1)
     """Numbers of solved examples before each item; every number is a run over all items."""
     max_items: int = Field(default=200, ge=1)
     """Items evaluated of each benchmark; of a larger one, a random choice by seed."""
@@ -113,7 +114,7 @@ class EvaluateConfig(StrictConfig):
     prompts: tuple[str, ...] = ()
     """Texts that a GPT continues; by default the beginning of one held-out document of each source. BERT and T5 fill
     blanks in these documents instead."""
-    temperatures: Annotated[tuple[float, ...], EXPERT] = (0.0, 0.8)
+    temperatures: Annotated[tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...], EXPERT] = (0.0, 0.8)
     """Each prompt is continued once at each temperature; 0 takes the likeliest token."""
     top_p: Annotated[float, EXPERT] = Field(default=0.95, gt=0, le=1)
     """Draw from the smallest set of likeliest tokens whose probabilities sum to this."""

@@ -34,7 +34,7 @@ from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.tokenizer.wordpiece import INSIDE, SPECIAL_TOKENS, word_piece_engine
 from tasks.vocab.candidates import MAX_SIZE_IN_ERROR, characters_to_cover
 from tasks.vocab.comparison import MEASURED_BYTES
-from tasks.vocab.config import VocabConfig
+from tasks.vocab.config import MIN_VOCABULARY, VocabConfig
 from tasks.vocab.corpus import bytes_by_source, count_sources, plan_bytes, sample_texts, train_on_lines
 from tasks.vocab.output import UNIT, write_tokenizer
 from tasks.vocab.special_tokens import add_controls, add_special_tokens, break_special_names, check_special
@@ -142,9 +142,11 @@ def _explain_failure(error: RuntimeError, config: VocabConfig) -> Exception:
 
 
 def _too_few_tokens(config: VocabConfig, most: int) -> InputError:
+    smaller = f"Set vocab.vocab_size = {most} or less, or add text"
+    advice = smaller if most - len(config.special_names) >= MIN_VOCABULARY else "Add text"
     return InputError(
-        f"vocab: vocab.vocab_size is {config.vocab_size}, and the sampled text gives {most} tokens at most. Set"
-        f" vocab.vocab_size = {most} or less, or add text (vocab.max_bytes is {config.max_bytes})."
+        f"vocab: vocab.vocab_size is {config.vocab_size}, and the sampled text gives {most} tokens at most. {advice}"
+        f" (vocab.max_bytes is {config.max_bytes})."
     )
 
 

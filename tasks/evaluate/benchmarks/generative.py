@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from model.inference.text_match import best_of, is_chinese, is_exact_match
-from tasks.evaluate.benchmarks.items import Item, words_of
+from tasks.evaluate.benchmarks.items import UNSEGMENTED_LANGUAGES, Item, words_of
 from tasks.evaluate.benchmarks.multiple_choice import MetricValue, mean_with_error
 from tasks.evaluate.benchmarks.prompts import Requester, Response
 from tasks.evaluate.config import Scoring
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 
-BLEU_TOKENISERS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}
+BLEU_TOKENISERS = dict.fromkeys((*UNSEGMENTED_LANGUAGES, "ko"), "char") | dict.fromkeys(("zh", "yue", "wuu"), "zh")
 """sacrebleu's own tokeniser for Chinese; characters, which need no further package, for Korean and other scripts
 without spaces."""
 
@@ -127,7 +127,7 @@ class TranslationTask(_GenerativeTask):
 
     def _tokeniser(self, part: Sequence[Response]) -> str:
         lang = self._target or next((one.item.lang for one in part if one.item.lang), None) or ""
-        return BLEU_TOKENISERS.get(lang.partition("-")[0], "13a")
+        return BLEU_TOKENISERS.get(lang.partition("-")[0].lower(), "13a")
 
 
 class SummaryTask(_GenerativeTask):

@@ -185,6 +185,21 @@ def test_translations_are_those_of_sacrebleu() -> None:
     assert TranslationTask(Scoring()).value(written("abc", "xyz")) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("lang", "tokeniser"),
+    [("en", "13a"), ("zh-Hans", "zh"), ("ZH", "zh"), ("yue", "zh"), ("ja", "char"), ("km", "char"), ("ko", "char")],
+)
+def test_bleu_counts_characters_where_spaces_do_not_part_words(lang: str, tokeniser: str) -> None:
+    figures = TranslationTask(Scoring()).metrics([written("abc", "abc", lang=lang)])
+    assert f"tok:{tokeniser}|" in next(figure.note for figure in figures if figure.metric == "bleu")
+
+
+@pytest.mark.parametrize("wrong", [{"shots": (-1,)}, {"temperatures": (-0.5,)}, {"benchmarks": {"b": {"stop": [""]}}}])
+def test_settings_that_no_item_could_be_asked_with_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"should (be greater than or equal to 0|have at least 1 character)"):
+        EvaluateConfig.model_validate(wrong)
+
+
 def test_chrf_is_that_of_its_definition() -> None:
     # chrF2 of `ab` for `abc`: precision 1 and recall 2/3 of characters, 1 and 1/2 of pairs; no longer n-grams to match.
     precision, recall = (1 + 1) / 2, (2 / 3 + 1 / 2) / 2

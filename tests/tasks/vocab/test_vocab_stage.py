@@ -68,6 +68,11 @@ def test_text_too_small_says_how_many_pieces_it_gives(context, documents):
         build_vocab(context, documents, VocabConfig(vocab_size=5000))
 
 
+def test_a_size_that_is_refused_is_not_advised():
+    with pytest.raises(InputError, match=r"gives 261 tokens at most\. Add text \(vocab\.max_bytes is"):
+        train_sentencepiece(["a"], VocabConfig(vocab_size=300))
+
+
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_the_number_of_pieces_named_in_the_error_can_be_had(model_type):
     texts = [text for part in PARTS for _, text in part]
