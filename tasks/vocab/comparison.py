@@ -110,15 +110,18 @@ def compare_vocabularies(
 
 
 def sample_texts_by(column: str, documents: Artifact, seed: int, most: int = MEASURED_BYTES) -> dict[str, list[str]]:
-    """Return for each language or source (`column` is `lang` or `source`) texts of about `most` bytes, drawn by
-    document id, so that the same ones are drawn however the documents are divided into parts."""
-    sizes: dict[str, int] = {}
-    for name, size, _, _ in _rows(column, documents):
-        sizes[name] = sizes.get(name, 0) + size
+    """Return for each language or source (`column` is `lang` or `source`) texts of about `most` bytes, one at least,
+    drawn by document id, so that the same ones are drawn however the documents are divided into parts."""
     draw = seed64(seed, "vocab", "compare")
+    sizes, lowest = dict[str, int](), dict[str, float]()
+    for name, size, doc_id, _ in _rows(column, documents):
+        sizes[name] = sizes.get(name, 0) + size
+        lowest[name] = min(lowest.get(name, 1.0), unit_interval(doc_id, draw))
     left, texts = dict.fromkeys(sizes, most), dict[str, list[str]]()
     for name, size, doc_id, text in _rows(column, documents):
-        if left[name] > 0 and unit_interval(doc_id, draw) < most / max(1, sizes[name]):
+        number = unit_interval(doc_id, draw)
+        # Of a few long documents each may be above the rate; the first in the order of the draw is taken then.
+        if left[name] > 0 and (number < most / max(1, sizes[name]) or number == lowest[name]):
             left[name] -= size
             texts.setdefault(name, []).append(text)
     return texts

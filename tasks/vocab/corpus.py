@@ -64,26 +64,30 @@ def sample_texts(
 ) -> Iterator[tuple[str, str]]:
     """Yield (source, text) of the sampled documents in input order, never more bytes of a source than planned.
 
-    A document is chosen by its id, so that the same ones are chosen however the documents are divided into parts. The
-    document that would exceed the plan is cut at a character boundary.
+    A document is chosen by its id, so that the same ones are chosen however the documents are divided into parts; of
+    each source one at least. The document that would exceed the plan is cut at a character boundary.
     """
     left = dict(plan)
     draw = seed64(seed, "vocab", "sample")
+    lowest: dict[str, float] = {}
+    for doc_id, source in _rows(documents, ["doc_id", "source"]):
+        lowest[source] = min(lowest.get(source, 1.0), unit_interval(doc_id, draw))
+    for doc_id, source, text in _rows(documents, ["doc_id", "source", "text"]):
+        # Of a few long documents each may be above the rate; the first in the order of the draw is taken then.
+        number = unit_interval(doc_id, draw)
+        if left.get(source, 0) <= 0 or (number >= plan[source] / sizes[source] and number > lowest[source]):
+            continue
+        encoded = text.encode()
+        if len(encoded) > left[source]:
+            text = encoded[: left[source]].decode(errors="ignore")
+        left[source] -= len(encoded)
+        yield source, text
+
+
+def _rows(documents: Artifact, columns: list[str]) -> Iterator[tuple[Any, ...]]:
     for path in documents.files("documents"):
-        for batch in read_table(path, ["doc_id", "source", "text"]).to_batches():
-            for doc_id, source, text in zip(
-                batch.column("doc_id").to_pylist(),
-                batch.column("source").to_pylist(),
-                batch.column("text").to_pylist(),
-                strict=True,
-            ):
-                if left.get(source, 0) <= 0 or unit_interval(doc_id, draw) >= plan[source] / sizes[source]:
-                    continue
-                encoded = text.encode()
-                if len(encoded) > left[source]:
-                    text = encoded[: left[source]].decode(errors="ignore")
-                left[source] -= len(encoded)
-                yield source, text
+        for batch in read_table(path, columns).to_batches():
+            yield from zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
 
 
 def train_on_lines(texts: Iterable[str], **options: Any) -> bytes:

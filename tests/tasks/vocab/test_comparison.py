@@ -105,3 +105,9 @@ def test_texts_are_drawn_by_document_however_the_parts_are_cut(make_documents):
         name: sorted(text for source, text in texts if source == name) for name in drawn
     }
     assert drawn != sample_texts_by("source", one, seed=2, most=5000)
+
+
+def test_of_a_few_long_documents_one_is_drawn(make_documents):
+    documents = make_documents([[(f"source {number}", f"text {number}" * 2000) for number in range(20)]])
+    drawn = sample_texts_by("source", documents, seed=1, most=500)
+    assert {name: len(texts) for name, texts in drawn.items()} == {f"source {number}": 1 for number in range(20)}

@@ -112,6 +112,16 @@ def test_sample_follows_weights_and_never_passes_its_plan(documents):
     assert sum(taken.values()) > 2000
 
 
+def test_of_a_few_long_documents_one_is_sampled(make_documents):
+    """Else a source of one long document would be missing, and a corpus of one have no text to train on."""
+    names = [f"source {number}" for number in range(20)]
+    documents = make_documents([[(name, f"text of {name} " * 2000) for name in names]])
+    sizes = bytes_by_source(count_sources(documents))
+    sampled = list(sample_texts(documents, sizes, dict.fromkeys(names, 500), seed=3))
+    assert [source for source, _ in sampled] == names
+    assert {len(text) for _, text in sampled} == {500}
+
+
 def test_a_larger_plan_only_adds_documents(documents):
     sizes = bytes_by_source(count_sources(documents))
     small, large = (
