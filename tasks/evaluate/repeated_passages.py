@@ -4,7 +4,8 @@ Near-duplicates are gone, and still a held-out document repeats passages of othe
 names, a quotation. To predict them shows memory, not knowledge of the language, and a 5-gram remembers best. Bits per
 byte are therefore given for both parts of the text: `new_` and `repeated_`.
 
-A token is repeated where it belongs to a passage of PASSAGE_TOKENS tokens that a row which training read holds too.
+A token is repeated where it belongs to a passage of PASSAGE_TOKENS tokens that a row which training read holds too; of
+more than `ngram_tokens` tokens only the rows that are read first are searched, on which the 5-gram is counted.
 Passages are compared by 64-bit hashes: of a million held-out and a billion read ones, about 5e-5 agree by chance.
 
 Shapes: D tokens of a document, R rows, L tokens a row.
