@@ -1,29 +1,26 @@
 """Comparison of a vocabulary with its base on this run's text, language by language."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import sentencepiece
 import tokenizers
 
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import LanguageTokens
-from tasks.artifacts.tables.files import read_table
-from tasks.common.numeric import seed64, unit_interval
+from tasks.common.numeric import seed64
 from tasks.common.text import is_unspaced
 from tasks.tokenizer.base import is_json
 from tasks.tokenizer.json_format import UNKNOWN
 from tasks.vocab.bpe import partial_ids, readable_tokens
+from tasks.vocab.corpus import draw_documents, rows_by
 from tasks.vocab.scripts import Script
 
 MEASURED_BYTES = 1_000_000
 """UTF-8 bytes of each language or source on which vocabularies are measured; documents are drawn by seed."""
 BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
-UNKNOWN_LANGUAGE = "unknown"
-"""The language of documents that name none."""
 
 
 class TokenCounter:
@@ -110,29 +107,16 @@ def compare_vocabularies(
 
 
 def sample_texts_by(column: str, documents: Artifact, seed: int, most: int = MEASURED_BYTES) -> dict[str, list[str]]:
-    """Return for each language or source (`column` is `lang` or `source`) texts of about `most` bytes, one at least,
-    drawn by document id, so that the same ones are drawn however the documents are divided into parts."""
-    draw = seed64(seed, "vocab", "compare")
-    sizes, lowest = dict[str, int](), dict[str, float]()
-    for name, size, doc_id, _ in _rows(column, documents):
-        sizes[name] = sizes.get(name, 0) + size
-        lowest[name] = min(lowest.get(name, 1.0), unit_interval(doc_id, draw))
-    left, texts = dict.fromkeys(sizes, most), dict[str, list[str]]()
-    for name, size, doc_id, text in _rows(column, documents):
-        number = unit_interval(doc_id, draw)
-        # Of a few long documents each may be above the rate; the first in the order of the draw is taken then.
-        if left[name] > 0 and (number < most / max(1, sizes[name]) or number == lowest[name]):
-            left[name] -= size
-            texts.setdefault(name, []).append(text)
+    """Return for each language or source (`column` is `lang` or `source`) texts of about `most` bytes, whole documents
+    that `draw_documents` draws."""
+    sizes: Counter[str] = Counter()
+    for name, text in rows_by(column, documents, "text"):
+        sizes[name] += len(text.encode())
+    texts: dict[str, list[str]] = {}
+    plan = dict.fromkeys(sizes, most)
+    for drawn in draw_documents(column, documents, sizes, plan, seed64(seed, "vocab", "compare")):
+        texts.setdefault(drawn.name, []).append(drawn.text)
     return texts
-
-
-def _rows(column: str, documents: Artifact) -> Iterator[tuple[str, int, bytes, str]]:
-    for path in documents.files("documents"):
-        for batch in read_table(path, [column, "doc_id", "text"]).to_batches():
-            names = pc.fill_null(batch.column(column).cast(pa.string()), UNKNOWN_LANGUAGE)
-            columns = (names, pc.binary_length(batch.column("text")), batch.column("doc_id"), batch.column("text"))
-            yield from zip(*(values.to_pylist() for values in columns), strict=True)
 
 
 def ratio(tokens: int, units: int) -> float | None:

@@ -3,6 +3,7 @@ accept."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ from tasks.artifacts.tables.files import read_table
 from tasks.common.numeric import apportion, seed64, unit_interval
 from tasks.tokenizer.sentencepiece import BLANK
 
+UNKNOWN_LANGUAGE = "unknown"
+"""The language of documents that name none."""
 LONGEST_LINE = 2000
 """Characters. SentencePiece's BPE trainer numbers positions in a word with 16 bits, and a line may be one word."""
 
@@ -62,32 +65,49 @@ def plan_bytes(sizes: Mapping[str, int], weights: Mapping[str, float], max_bytes
 def sample_texts(
     documents: Artifact, sizes: Mapping[str, int], plan: Mapping[str, int], seed: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield (source, text) of the sampled documents in input order, never more bytes of a source than planned.
+    """Yield (source, text) of the documents that `draw_documents` draws, never more bytes of a source than planned: the
+    document that would exceed the plan is cut at a character boundary."""
+    for drawn in draw_documents("source", documents, sizes, plan, seed64(seed, "vocab", "sample")):
+        yield drawn.name, drawn.text.encode()[: drawn.left].decode(errors="ignore")
 
-    A document is chosen by its id, so that the same ones are chosen however the documents are divided into parts; of
-    each source one at least. The document that would exceed the plan is cut at a character boundary.
+
+@dataclass(frozen=True)
+class DrawnDocument:
+    """A document of a source or language, `name`, of which `left` bytes were still to be drawn."""
+
+    name: str
+    text: str
+    left: int
+
+
+def draw_documents(
+    column: str, documents: Artifact, sizes: Mapping[str, int], plan: Mapping[str, int], draw: int
+) -> Iterator[DrawnDocument]:
+    """Yield documents of each language or source (`column` is `lang` or `source`) in input order, until they have its
+    bytes of `plan`, out of its `sizes`.
+
+    A document is drawn by its id and the seed `draw`, so that the same ones are drawn however the documents are divided
+    into parts; of each language or source one at least.
     """
     left = dict(plan)
-    draw = seed64(seed, "vocab", "sample")
     lowest: dict[str, float] = {}
-    for doc_id, source in _rows(documents, ["doc_id", "source"]):
-        lowest[source] = min(lowest.get(source, 1.0), unit_interval(doc_id, draw))
-    for doc_id, source, text in _rows(documents, ["doc_id", "source", "text"]):
+    for name, doc_id in rows_by(column, documents, "doc_id"):
+        lowest[name] = min(lowest.get(name, 1.0), unit_interval(doc_id, draw))
+    for name, doc_id, text in rows_by(column, documents, "doc_id", "text"):
         # Of a few long documents each may be above the rate; the first in the order of the draw is taken then.
         number = unit_interval(doc_id, draw)
-        if left.get(source, 0) <= 0 or (number >= plan[source] / sizes[source] and number > lowest[source]):
-            continue
-        encoded = text.encode()
-        if len(encoded) > left[source]:
-            text = encoded[: left[source]].decode(errors="ignore")
-        left[source] -= len(encoded)
-        yield source, text
+        if left.get(name, 0) > 0 and (number < plan[name] / max(1, sizes[name]) or number == lowest[name]):
+            yield DrawnDocument(name, text, left[name])
+            left[name] -= len(text.encode())
 
 
-def _rows(documents: Artifact, columns: list[str]) -> Iterator[tuple[Any, ...]]:
+def rows_by(column: str, documents: Artifact, *others: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the language or source of each document, and its values in other columns."""
     for path in documents.files("documents"):
-        for batch in read_table(path, columns).to_batches():
-            yield from zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+        for batch in read_table(path, [column, *others]).to_batches():
+            names = pc.fill_null(batch.column(column).cast(pa.string()), UNKNOWN_LANGUAGE)
+            columns = (names, *(batch.column(other) for other in others))
+            yield from zip(*(values.to_pylist() for values in columns), strict=True)
 
 
 def train_on_lines(texts: Iterable[str], **options: Any) -> bytes:

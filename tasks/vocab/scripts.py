@@ -29,7 +29,6 @@ class Script:
     """One script: the `ranges` of its code points, both ends included; `characters` that must get a token of their
     own; `spaced` where spaces separate words."""
 
-    name: str
     ranges: tuple[tuple[int, int], ...]
     characters: tuple[str, ...]
     spaced: bool
@@ -68,31 +67,19 @@ def _letters(*ranges: tuple[int, int], extra: str = "") -> tuple[str, ...]:
 
 
 SCRIPTS = {
-    script.name: script
-    for script in (
-        Script("ar", _ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0652), extra="،؛؟"), spaced=True),
-        Script(
-            "el", _GREEK, _letters((0x03AC, 0x03CE), (0x0391, 0x03A1), (0x03A3, 0x03A9), extra="ΆΈΉΊΌΎΏΐ"), spaced=True
-        ),
-        Script("fa", _ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0648), extra="یپچژگک،؛؟"), spaced=True),
-        Script("he", _HEBREW, _letters((0x05D0, 0x05EA)), spaced=True),
-        Script(
-            "hi",
-            _DEVANAGARI,
-            _letters((0x0901, 0x0903), (0x0905, 0x0939), (0x093C, 0x094D), (0x0964, 0x096F)),
-            spaced=True,
-        ),
-        Script("ja", (*_KANA, *_CJK), _of_rows("euc_jp", (0xA4, 0xA5, *range(0xB0, 0xD0))), spaced=False),
-        Script("ko", _HANGUL, _of_rows("euc_kr", range(0xB0, 0xC9)), spaced=True),
-        Script(
-            "ru", _CYRILLIC, tuple("абвгдеёжзийклмнопрстуфхцчшщъыьэюяАБВГДЕЁЖЗИЙКЛМНОПРСТУФХЦЧШЩЪЫЬЭЮЯ"), spaced=True
-        ),
-        Script("th", _THAI, _letters((0x0E01, 0x0E3A), (0x0E40, 0x0E4E), (0x0E50, 0x0E59)), spaced=False),
-        Script(
-            "uk", _CYRILLIC, tuple("абвгґдеєжзиіїйклмнопрстуфхцчшщьюяАБВГҐДЕЄЖЗИІЇЙКЛМНОПРСТУФХЦЧШЩЬЮЯ"), spaced=True
-        ),
-        Script("zh", _CJK, _of_rows("gb2312", range(0xB0, 0xF8)), spaced=False),
-    )
+    "ar": Script(_ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0652), extra="،؛؟"), spaced=True),
+    "el": Script(_GREEK, _letters((0x03AC, 0x03CE), (0x0391, 0x03A1), (0x03A3, 0x03A9), extra="ΆΈΉΊΌΎΏΐ"), spaced=True),
+    "fa": Script(_ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0648), extra="یپچژگک،؛؟"), spaced=True),
+    "he": Script(_HEBREW, _letters((0x05D0, 0x05EA)), spaced=True),
+    "hi": Script(
+        _DEVANAGARI, _letters((0x0901, 0x0903), (0x0905, 0x0939), (0x093C, 0x094D), (0x0964, 0x096F)), spaced=True
+    ),
+    "ja": Script((*_KANA, *_CJK), _of_rows("euc_jp", (0xA4, 0xA5, *range(0xB0, 0xD0))), spaced=False),
+    "ko": Script(_HANGUL, _of_rows("euc_kr", range(0xB0, 0xC9)), spaced=True),
+    "ru": Script(_CYRILLIC, tuple("абвгдеёжзийклмнопрстуфхцчшщъыьэюяАБВГДЕЁЖЗИЙКЛМНОПРСТУФХЦЧШЩЪЫЬЭЮЯ"), spaced=True),
+    "th": Script(_THAI, _letters((0x0E01, 0x0E3A), (0x0E40, 0x0E4E), (0x0E50, 0x0E59)), spaced=False),
+    "uk": Script(_CYRILLIC, tuple("абвгґдеєжзиіїйклмнопрстуфхцчшщьюяАБВГҐДЕЄЖЗИІЇЙКЛМНОПРСТУФХЦЧШЩЬЮЯ"), spaced=True),
+    "zh": Script(_CJK, _of_rows("gb2312", range(0xB0, 0xF8)), spaced=False),
 }
 """By language. Japanese: Hiragana, Katakana and the 2,965 kanji of the first level of JIS X 0208, the most common ones.
 Korean: the 2,350 syllables of KS X 1001, nearly all of modern Korean. Chinese: the 6,763 ideographs of GB 2312-80 in

@@ -269,7 +269,7 @@ def test_a_donor_counts_characters_and_the_merges_that_make_words():
 
 def test_candidates_are_in_the_order_of_the_tokens_that_they_save():
     """A character of three bytes saves two tokens wherever it is, a word one at each merge that makes it."""
-    script = Script("zh", CHINESE.ranges, ("炉",), spaced=False)
+    script = Script(CHINESE.ranges, ("炉",), spaced=False)
     donor = CandidateVocabulary(Counter({"钢": 60, "铁": 60, "厂": 10}), Counter({"钢铁": 60, "铁厂": 19}))
     assert donor.ranked(script) == ["钢", "铁", "钢铁", "厂", "铁厂", "炉"]
     assert CandidateVocabulary(Counter({"钢": 1000}), Counter({"钢铁": 39})).ranked(script) == ["钢", "炉", "钢铁"]

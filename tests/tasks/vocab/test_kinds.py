@@ -13,7 +13,7 @@ from tasks.vocab.scripts import SCRIPTS, Script
 
 CHINESE = SCRIPTS["zh"]
 
-BARE = Script("zh", CHINESE.ranges, (), spaced=False)
+BARE = Script(CHINESE.ranges, (), spaced=False)
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])

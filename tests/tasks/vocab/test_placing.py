@@ -34,7 +34,7 @@ SYLLABLES = ("сталь", "ков", "ный", "чугун", "лит", "ой")
 RUSSIAN_TEXT = [" ".join(map("".join, itertools.product(SYLLABLES, repeat=size))) for size in (1, 2, 3)]
 PIECES, SENTINELS, ROWS = 600, 10, 640
 T5 = {"normaliser": "none", "sentinels": SENTINELS, "embedding_rows": ROWS}
-BARE = Script("zh", CHINESE.ranges, (), spaced=False)
+BARE = Script(CHINESE.ranges, (), spaced=False)
 
 
 def t5_shaped(texts: list[str] = ENGLISH, **options: object) -> bytes:
