@@ -16,7 +16,7 @@ training text was decontaminated does.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ SIGNIFICANCE_LEVEL = 0.01
 """Gaps with a smaller p-value are flagged. A run has tens of gaps, of which .05 would flag one in twenty for
 nothing."""
 MOST_DRAWS = 1 << 25
+Key = tuple[str, str, int]
+"""Task, metric, and number of shots."""
 ITEM_SCORES = pa.schema(
     [
         pa.field("task", pa.string(), nullable=False),
@@ -107,19 +109,23 @@ def paired_difference(a: Mapping[Any, float], b: Mapping[Any, float]) -> Differe
     return Difference(n, mean, mean - reach, mean + reach)
 
 
-def paired_differences(a: pa.Table, b: pa.Table) -> dict[tuple[str, str, int], Difference]:
+def paired_differences(a: pa.Table, b: pa.Table) -> dict[Key, Difference]:
     """Return (task, metric, shots) -> the first model less the second, where both tables of ITEM_SCORES have items."""
-    ours, theirs = _by_task(a.to_pylist()), _by_task(b.to_pylist())
-    return {
-        key: paired_difference(ours[key], theirs[key])
-        for key in ours
-        if key in theirs and ours[key].keys() & theirs[key].keys()
-    }
+    return {key: paired_difference(ours, theirs) for key, ours, theirs in _shared_scores(a, b)}
 
 
-def _by_task(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, int], dict[str, float]]:
-    found: dict[tuple[str, str, int], dict[str, float]] = {}
-    for row in rows:
+def _shared_scores(a: pa.Table, b: pa.Table) -> Iterator[tuple[Key, dict[str, float], dict[str, float]]]:
+    """Yield the scores by item of both tables of ITEM_SCORES, for each key with items that both have: of the first
+    table those items, of the second one all."""
+    ours, theirs = _by_task(a), _by_task(b)
+    for key in (key for key in ours if key in theirs):
+        if shared := {item: value for item, value in ours[key].items() if item in theirs[key]}:
+            yield key, shared, theirs[key]
+
+
+def _by_task(scores: pa.Table) -> dict[Key, dict[str, float]]:
+    found: dict[Key, dict[str, float]] = {}
+    for row in scores.to_pylist():
         found.setdefault((row["task"], row["metric"], row["shots"]), {})[row["item_id"]] = row["value"]
     return found
 
@@ -164,15 +170,11 @@ def bits_regressions(after: pa.Table, before: pa.Table) -> list[Regression]:
 def score_regressions(after: pa.Table, before: pa.Table) -> list[Regression]:
     """Compare ITEM_SCORES of a model with those of an earlier one: one line for each benchmark, metric and number of
     shots that both have, over the items that both answered."""
-    ours, theirs = _by_task(after.to_pylist()), _by_task(before.to_pylist())
     lines: list[Regression] = []
-    for key in (key for key in ours if key in theirs):
-        shared = [item for item in ours[key] if item in theirs[key]]
-        if not shared:
-            continue
-        now, was = (math.fsum(scores[item] for item in shared) / len(shared) for scores in (ours[key], theirs[key]))
-        falls = [theirs[key][item] - ours[key][item] for item in shared]
-        lines.append(_worse(f"{key[0]} {key[2]}-shot: {key[1]}", was, now, math.fsum(falls) / len(shared), falls))
+    for (task, metric, shots), ours, theirs in _shared_scores(after, before):
+        falls = [theirs[item] - score for item, score in ours.items()]
+        now, was = math.fsum(ours.values()) / len(ours), math.fsum(theirs[item] for item in ours) / len(ours)
+        lines.append(_worse(f"{task} {shots}-shot: {metric}", was, now, math.fsum(falls) / len(falls), falls))
     return lines
 
 

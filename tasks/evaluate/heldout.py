@@ -21,10 +21,6 @@ class HeldoutDocument:
     language: str | None
 
 
-Documents = Mapping[str, Sequence[HeldoutDocument]]
-"""Source -> its documents, in the order in which they were drawn."""
-
-
 def heldout_documents(
     decontaminated: Sequence[Artifact], max_bytes: int, seed: int
 ) -> dict[str, list[HeldoutDocument]]:
@@ -87,8 +83,8 @@ class EncodedSource:
         return f"{int(self.sizes.sum())} bytes, {self.tokens} tokens"
 
 
-def encode_sources(tokenizer: Tokenizer, documents: Documents) -> list[EncodedSource]:
-    """Return the tokens of all held-out documents, source by source."""
+def encode_sources(tokenizer: Tokenizer, documents: Mapping[str, Sequence[HeldoutDocument]]) -> list[EncodedSource]:
+    """Return the tokens of all held-out `documents`, source -> documents in the order in which they were drawn."""
     sources: list[EncodedSource] = []
     for name, mine in documents.items():
         encoded = list(tokenizer.encode_batch_with_borders(one.text for one in mine))

@@ -44,7 +44,7 @@ def kind_of(model: bytes) -> str:
 
 def is_wordpiece(model: bytes) -> bool:
     """Return whether a vocabulary's file is WordPiece's."""
-    return is_json(model) and json_model_type(model) == "WordPiece"
+    return json_model_type(model) == "WordPiece"
 
 
 def vocabulary_size(model: bytes) -> int:

@@ -27,7 +27,6 @@ def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -
     The vocabulary that the recipe keeps is returned as it is. Raises InputError for a base that is missing, of an
     unsupported kind or lossy, before any document is read, and RecipeError for settings other than the kept one's.
     """
-
     kept = kept_artifact(config.keep, context.root, VOCAB.name)
     if kept is not None:
         _check_settings(kept, config)

@@ -90,7 +90,7 @@ class MultipleChoiceTask:
     def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
         return requester.likelihoods(item, examples, unconditional=self._unconditional)
 
-    def value(self, response: Response) -> float | None:
+    def value(self, response: Response) -> float:
         return float(self._right(response, self._primary))
 
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
@@ -117,12 +117,12 @@ class PartialScoringTask:
         """Request log p of the same ending after each beginning; None for an item without a common ending."""
         return requester.partial(item, examples) if item.ending else None
 
-    def value(self, response: Response) -> float | None:
+    def value(self, response: Response) -> float:
         return float(is_right(response, "sum", response.item.choices))
 
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
         """Return accuracy: all choices end in the same tokens, so that there is one way to compare them."""
-        share = mean_with_error([is_right(one, "sum", one.item.choices) for one in part])
+        share = mean_with_error([self.value(one) for one in part])
         return [MetricValue("acc", *share, f"per sum of the common ending; {_chance(part)}")]
 
 
