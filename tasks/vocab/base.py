@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import InputError
-from tasks.tokenizer.base import is_json, json_model, json_model_type
+from tasks.tokenizer.base import is_json, json_model_type
 from tasks.tokenizer.model_file import BYTE, MODEL_TYPES, read_model, write_model
 from tasks.tokenizer.released import read_base
 from tasks.vocab.config import VocabConfig, sentinel_names
@@ -22,8 +22,6 @@ from tasks.vocab.special_tokens import add_controls
 
 SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model")
 """Names of SentencePiece's file in the folder of a released model."""
-
-NORMALISER_ADVICE = 'Choose a base that does not change text, or set vocab.normaliser = "none".'
 
 
 def prepare_base(config: VocabConfig, released: bytes | None = None, *, pads: bool = True) -> bytes:
@@ -37,12 +35,14 @@ def prepare_base(config: VocabConfig, released: bytes | None = None, *, pads: bo
     path = config.base
     assert path is not None, "only a vocabulary with a base is prepared"
     data = read_base(path) if released is None else released
-    if json_model_type(data) == "WordPiece":
+    kind = json_model_type(data)
+    if kind == "WordPiece":
         from tasks.vocab.wordpiece import prepare_wordpiece
 
         return prepare_wordpiece(data, config)
+    if kind == "Unigram":
+        raise _converted_from_sentencepiece(path)
     if is_json(data):
-        _refuse_sentencepiece(data, path)
         from tasks.vocab.bpe import prepare_byte_level
 
         return prepare_byte_level(data, config, pads=pads)
@@ -64,19 +64,16 @@ def prepare_base(config: VocabConfig, released: bytes | None = None, *, pads: bo
     return write_model(parsed) if any(changed) else data
 
 
-def _refuse_sentencepiece(data: bytes, path: Path) -> None:
-    """Raise InputError for a `tokenizer.json` converted from SentencePiece's file, which lacks what an extension
+def _converted_from_sentencepiece(path: Path) -> InputError:
+    """Return the error for a `tokenizer.json` converted from SentencePiece's file, which lacks what an extension
     needs."""
-    model = json_model(data)
-    if model.get("type") != "Unigram":
-        return
     sibling = next((path.parent / name for name in SENTENCEPIECE_FILES if (path.parent / name).is_file()), None)
     advice = (
         f"Set vocab.base to {sibling} instead." if sibling else f"Take its {' or '.join(SENTENCEPIECE_FILES)} instead."
     )
-    raise InputError(
-        f"vocab.base: {path} is a SentencePiece vocabulary ({model.get('type')}) converted to a tokenizer.json, which"
-        f" lacks its scores and types of tokens. {advice}"
+    return InputError(
+        f"vocab.base: {path} is a SentencePiece vocabulary (Unigram) converted to a tokenizer.json, which lacks its"
+        f" scores and types of tokens. {advice}"
     )
 
 
@@ -86,7 +83,8 @@ def _remove_normaliser(parsed: Any, path: Path, normaliser: str) -> bool:
         return False
     if normaliser == "keep":
         raise InputError(
-            f"vocab.base: {path} would lose text: its normaliser {' and '.join(losses)}. {NORMALISER_ADVICE}"
+            f"vocab.base: {path} would lose text: its normaliser {' and '.join(losses)}. Choose a base that does not"
+            f' change text, or set vocab.normaliser = "none".'
         )
     parsed.normalizer_spec.name = "identity"
     parsed.normalizer_spec.precompiled_charsmap = b""

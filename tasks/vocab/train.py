@@ -196,7 +196,7 @@ def train_wordpiece(texts: Iterable[str], config: VocabConfig) -> bytes:
             f" tokens alone need {least}. Set vocab.vocab_size above {least}, or lower vocab.character_coverage (now"
             f" {config.character_coverage}); words with rarer characters become [UNK]."
         )
-    trainer = tokenizers.trainers.WordPieceTrainer(
+    trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size - len(names),
         min_frequency=MIN_PAIR_COUNT,
         special_tokens=[*SPECIAL_TOKENS, *alphabet],

@@ -110,20 +110,17 @@ class TranslationTask(_GenerativeTask):
         from sacrebleu.metrics.chrf import CHRF
 
         values = [self.value(one) for one in part]
-        bleu = BLEU(tokenize=self._tokeniser(part), effective_order=False)
-        chrf = CHRF()
+        found = [MetricValue("sentence_chrf", *mean_with_error(values), "mean over sentences")]
         texts = [one.text.strip() for one in part]
         most = max((len(one.item.answers) for one in part), default=0)
         # sacrebleu takes the n-th references of all sentences as one list, with None where a sentence has fewer.
         right: Any = [[one.item.answers[n] if n < len(one.item.answers) else None for one in part] for n in range(most)]
-        whole = {
-            "chrf": (chrf.corpus_score(texts, right).score, str(chrf.get_signature())) if part else (None, ""),
-            "bleu": (bleu.corpus_score(texts, right).score, str(bleu.get_signature())) if part else (None, ""),
-        }
-        return [
-            MetricValue("sentence_chrf", *mean_with_error(values), "mean over sentences"),
-            *(MetricValue(metric, value, None, f"of the whole; {note}") for metric, (value, note) in whole.items()),
-        ]
+        bleu = BLEU(tokenize=self._tokeniser(part), effective_order=False)
+        for metric, scorer in (("chrf", CHRF()), ("bleu", bleu)):
+            value = scorer.corpus_score(texts, right).score if part else None
+            signature = scorer.get_signature() if part else ""
+            found.append(MetricValue(metric, value, None, f"of the whole; {signature}"))
+        return found
 
     def _tokeniser(self, part: Sequence[Response]) -> str:
         lang = self._target or next((one.item.lang for one in part if one.item.lang), None) or ""
