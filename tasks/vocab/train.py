@@ -133,7 +133,7 @@ def _explain_failure(error: RuntimeError, config: VocabConfig) -> Exception:
         least = int(match[2]) + special
         return InputError(
             f"vocab: vocab.vocab_size is {config.vocab_size}, and the characters of the sampled text with the special"
-            f" and byte tokens alone need {least}. Set vocab.vocab_size above {least}, or lower"
+            f" and byte tokens alone need {least}. Set vocab.vocab_size = {least} or more, or lower"
             f" vocab.character_coverage (now {config.character_coverage}) so that rare characters are spelled in bytes."
         )
     if "sentences_.empty()" in text:
@@ -193,8 +193,8 @@ def train_wordpiece(texts: Iterable[str], config: VocabConfig) -> bytes:
     if least > config.vocab_size:
         raise InputError(
             f"vocab: vocab.vocab_size is {config.vocab_size}, and the characters of the sampled text with the special"
-            f" tokens alone need {least}. Set vocab.vocab_size above {least}, or lower vocab.character_coverage (now"
-            f" {config.character_coverage}); words with rarer characters become [UNK]."
+            f" tokens alone need {least}. Set vocab.vocab_size = {least} or more, or lower vocab.character_coverage"
+            f" (now {config.character_coverage}); words with rarer characters become [UNK]."
         )
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size - len(names),
