@@ -65,9 +65,9 @@ def extend_vocabulary(
         runs[name] = functools.partial(
             _script_runs, documents, sizes, plan, config.seed, script, make_normaliser(before)
         )
-        candidates = train_candidates(
-            runs[name], rows + len(tokens_of_script(before, script)), config.character_coverage
-        )
+        # As many more words as are tokens already, of the base or of another language of this script.
+        words = rows + len(tokens_of_script(model, script))
+        candidates = train_candidates(runs[name], words, config.character_coverage)
         extension = extend_to(model, candidates, script, rows, runs[name])
         _check_rows_found(name, rows, extension, candidates)
         first[name] = vocabulary_size(model)

@@ -196,6 +196,17 @@ def test_too_many_rows_name_how_many_there_are(context: RunContext, documents: A
     assert open_tokenizer(vocab).vocab_size == 340 + most
 
 
+def test_languages_of_one_script_share_its_words(context: RunContext, make_documents, base: Path):
+    """Words that the first of them took are no candidates of the second one, for which others are left."""
+    draw = random.Random(5)
+    syllables = [first + second for first in "бвгдклмнпрст" for second in "аеиоу"]
+    words = ["".join(draw.choices(syllables, k=3)) for _ in range(200)]
+    documents = make_documents([[("ru", " ".join(draw.choices(words, k=40))) for _ in range(100)]])
+    for extend in ({"ru": 500}, {"ru": 300, "uk": 200}):
+        vocab = build_vocab(context, documents, VocabConfig(base=base, extend=extend))
+        assert open_tokenizer(vocab).vocab_size == 340 + 500
+
+
 def test_a_script_that_the_text_does_not_hold_is_named(context: RunContext, make_documents, base: Path):
     with pytest.raises(InputError, match=r"vocab\.extend\.zh: the sampled text has no character"):
         build_vocab(
