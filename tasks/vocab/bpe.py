@@ -29,7 +29,7 @@ import tokenizers
 from model.errors import InputError
 from tasks.tokenizer.base import json_model_type
 from tasks.tokenizer.byte_level import BYTE_OF_CHARACTER, check_exact, piece_raw, piece_text
-from tasks.tokenizer.json_format import PADDING, parse_merges, read_tokenizer_json, to_json_bytes
+from tasks.tokenizer.json_format import PADDING, open_engine, parse_merges, read_tokenizer_json, to_json_bytes
 from tasks.tokenizer.model_file import BPE, NORMAL, read_model, write_model
 from tasks.tokenizer.sentencepiece import BLANK
 from tasks.vocab.config import VocabConfig
@@ -235,8 +235,7 @@ def _owns(first_bytes: bytes, script: Script) -> bool:
 
 def unreachable_byte_level(model: bytes) -> list[str]:
     """Return the tokens of whole characters that the library never emits for their own text."""
-    engine = tokenizers.Tokenizer.from_buffer(model)
-    engine.encode_special_tokens = True
+    engine = open_engine(model)
     parsed = json.loads(model)
     added = {token["content"] for token in parsed["added_tokens"]}
     texts: dict[str, int] = {}

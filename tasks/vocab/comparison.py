@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import sentencepiece
-import tokenizers
 
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import LanguageTokens
 from tasks.common.numeric import seed64
 from tasks.common.text import is_unspaced
 from tasks.tokenizer.base import is_json
-from tasks.tokenizer.json_format import UNKNOWN
+from tasks.tokenizer.json_format import UNKNOWN, open_engine
 from tasks.vocab.bpe import partial_ids, readable_tokens
 from tasks.vocab.corpus import draw_documents, rows_by
 from tasks.vocab.scripts import Script
@@ -31,8 +30,7 @@ class TokenCounter:
         """Tokens in all, those that are only part of a character, and unknown ones; lines, and those that decoding does
         not restore."""
         if is_json(model):
-            engine = tokenizers.Tokenizer.from_buffer(model)
-            engine.encode_special_tokens = True
+            engine = open_engine(model)
             self._encode = lambda lines: [
                 found.ids for found in engine.encode_batch_fast(lines, add_special_tokens=False)
             ]

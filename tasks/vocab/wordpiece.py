@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import tokenizers
 
 from model.errors import InputError
-from tasks.tokenizer.json_format import read_tokenizer_json, to_json_bytes
+from tasks.tokenizer.json_format import open_engine, read_tokenizer_json, to_json_bytes
 from tasks.tokenizer.sentencepiece import BLANK
 from tasks.tokenizer.wordpiece import INSIDE, PADDING, SPECIAL_TOKENS, check_word_pieces
 from tasks.vocab.bpe import Extension
@@ -93,8 +93,7 @@ def unreachable_wordpieces(model: bytes) -> list[str]:
     """Return the tokens that the library never emits: at the beginning of a word those that their own text is not
     encoded to, inside a word those that follow none of the base's short tokens."""
     parsed = json.loads(model)
-    engine = tokenizers.Tokenizer.from_buffer(model)
-    engine.encode_special_tokens = True
+    engine = open_engine(model)
     special = {*SPECIAL_TOKENS, *(token["content"] for token in parsed["added_tokens"])}
     pieces = {piece: number for piece, number in parsed["model"]["vocab"].items() if piece not in special}
     # `##` alone is no token from inside of a word: nothing would be left of it.

@@ -8,9 +8,11 @@ import sentencepiece
 import tokenizers
 
 from tasks.tokenizer.model_file import NORMAL, read_model, write_model
+from tasks.tokenizer.wordpiece import from_vocab_txt
 from tasks.vocab.bpe import extend_bpe
 from tasks.vocab.comparison import TokenCounter, compare_vocabularies, sample_texts_by
 from tasks.vocab.config import VocabConfig
+from tasks.vocab.extenders import unreachable
 from tasks.vocab.scripts import SCRIPTS
 from tasks.vocab.train import train_byte_level
 
@@ -87,6 +89,18 @@ def test_a_token_that_reads_like_a_byte_is_none():
     assert counter.bytes == 0
     counter.encode(["é"])
     assert counter.bytes == 2
+
+
+def test_lines_are_counted_whole_whatever_the_file_says_of_their_length():
+    """Published files may cut texts at the context of their model, and pad them to it."""
+    engine = tokenizers.Tokenizer.from_str(from_vocab_txt("[PAD]\n[UNK]\n[SEP]\nair\n").decode())
+    engine.enable_truncation(2)
+    engine.enable_padding(length=4)
+    model = engine.to_str().encode()
+    counter = TokenCounter(model)
+    counter.encode_back(["air air air", "air"])
+    assert (counter.tokens, counter.lost_lines) == (4, 0)
+    assert unreachable(model) == []
 
 
 def test_no_text_gives_no_ratios(base: bytes):
