@@ -30,7 +30,6 @@ from tasks.tokenizer.base import BOS, EOS, PAD, UNK, Tokenizer
 from tasks.tokenizer.json_format import to_json_bytes
 from tasks.tokenizer.model_file import read_model, write_model
 from tasks.tokenizer.open import tokenizer_of
-from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.tokenizer.wordpiece import INSIDE, SPECIAL_TOKENS, word_piece_engine
 from tasks.vocab.candidates import MAX_SIZE_IN_ERROR, characters_to_cover
 from tasks.vocab.comparison import MEASURED_BYTES
@@ -75,12 +74,9 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
                 workspace.advance(sampled.total(), sum(plan.values()), "bytes")
             yield text
 
-    if config.model_type == "byte_level":
-        tokenizer = tokenizer_of(train_byte_level(sample(), config))
-    elif config.model_type == "wordpiece":
-        tokenizer = tokenizer_of(train_wordpiece(sample(), config))
-    else:
-        tokenizer = SentencePieceTokenizer(train_sentencepiece(sample(), config))
+    other_kinds = {"byte_level": train_byte_level, "wordpiece": train_wordpiece}
+    train = other_kinds.get(config.model_type, train_sentencepiece)
+    tokenizer = tokenizer_of(train(sample(), config))
     check_special(tokenizer, config.special_names)
     per_token, unknown = measure_tokens(tokenizer, measured)
     with workspace.unit(UNIT) as unit:
@@ -186,7 +182,7 @@ def train_wordpiece(texts: Iterable[str], config: VocabConfig) -> bytes:
     frequent = counts.most_common()
     known = {character for character, _ in frequent[: characters_to_cover(counts, config.character_coverage)]}
     rare = re.compile(f"[{re.escape(''.join(sorted(counts.keys() - known)))}]") if len(known) < len(counts) else None
-    names = [name for name in config.special_names if name not in SPECIAL_TOKENS]
+    names = config.special_names
     training_texts = list(break_special_names((rare.sub(" ", text) if rare else text for text in normalised), names))
     alphabet = _alphabet(training_texts, engine.pre_tokenizer)
     least = len(SPECIAL_TOKENS) + len(alphabet) + len(names)
