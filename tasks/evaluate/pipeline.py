@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ class TrainedModel:
         return RowFormat.of(self.rows)
 
     @property
-    def code_lengths(self) -> Any:
+    def code_lengths(self) -> np.ndarray:
         """Bits of each token [vocabulary] by its frequency in training."""
         return unigram_code_lengths(self.sequences.table("unigram"), self.tokenizer.vocab_size)
 
@@ -94,10 +93,9 @@ def evaluate_model(
 
     Raises InputError when the model was trained with another tokenizer, or the forgetting gate does not apply to it.
     """
-    folder = _verified_folder(model)
-    description = json.loads((folder / DESCRIPTION).read_text())
+    description = json.loads(model.file(DESCRIPTION).read_text())
     tokenizer = open_tokenizer(vocab, OBJECTIVE_OF[description["config"].get("architecture", "gpt")])
-    network = load_model(folder, tokenizer.digest)
+    network = load_model(model.file(WEIGHTS).parent, tokenizer.digest)
     trained = TrainedModel(network, tokenizer, sequences, description)
     documents = heldout_documents(decontaminated, config.heldout_max_bytes, config.seed)
     texts = {source: [one.text for one in mine] for source, mine in documents.items()}
@@ -146,12 +144,6 @@ def evaluate_model(
         gate=None if config.gate is None else gate_rises(config.gate, scores.to_pylist()),
     ).facts()
     return report
-
-
-def _verified_folder(model: Artifact) -> Path:
-    """Return the artifact's folder, after checking the bytes of weights and description against the manifest."""
-    model.file(DESCRIPTION)
-    return model.file(WEIGHTS).parent
 
 
 def _repeated(

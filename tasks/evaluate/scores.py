@@ -91,7 +91,7 @@ class HeldoutRows:
         self._rows: list[ScoreRow] = []
         self._documents: list[dict[str, Any]] = []
         self._by_metric: dict[str, list[tuple[Measurement, int]]] = {}
-        self._by_language: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        self._by_language: dict[tuple[str, str], list[list[float]]] = {}
 
     def ratio(self, source: str, above: np.ndarray, below: np.ndarray) -> Measurement:
         """Return `ratio` of a source's documents; all metrics of a source have the same draws."""
@@ -106,7 +106,7 @@ class HeldoutRows:
         """Add the documents of one source to the metrics by language; those without a language count in none."""
         for language, *pair in zip(languages, above.tolist(), below.tolist(), strict=True):
             if language is not None:
-                self._by_language.setdefault((language, metric), []).append((pair[0], pair[1]))
+                self._by_language.setdefault((language, metric), []).append(pair)
 
     def add_documents(
         self, source: str, metric: str, documents: Sequence[HeldoutDocument], bits: np.ndarray, sizes: np.ndarray
