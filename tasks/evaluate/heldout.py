@@ -46,13 +46,11 @@ def _within(drawn: Sequence[HeldoutDocument], max_bytes: int) -> list[HeldoutDoc
     chosen: list[HeldoutDocument] = []
     left = max_bytes
     for one in drawn:
-        cut = one.text.encode()[:left].decode(errors="ignore")
-        if not cut:
-            continue
-        chosen.append(replace(one, text=cut))
-        left -= len(one.text.encode())
         if left <= 0:
             break
+        if cut := one.text.encode()[:left].decode(errors="ignore"):
+            chosen.append(replace(one, text=cut))
+        left -= len(one.text.encode())
     return chosen
 
 

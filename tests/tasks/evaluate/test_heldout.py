@@ -163,6 +163,15 @@ def test_the_bits_of_each_document_add_up_to_the_figure_of_its_source(tokenizer,
     assert sum(row["bits"] for row in scores.documents) / (23 + 5 + 12) == pytest.approx(whole)
 
 
+def test_no_document_is_drawn_behind_one_that_is_cut_to_nothing(heldout_artifact):
+    """The byte that is left is half a character of one text, and would be a document of one letter of another."""
+    artifact = heldout_artifact([("ja", text) for _ in range(6) for text in ("日本", "abc")])
+    order = [one.text for one in heldout_documents([artifact], max_bytes=1000, seed=1)["ja"]]
+    place = next(n for n in range(1, 11) if (order[n], order[n + 1]) == ("日本", "abc"))
+    most = sum(len(text.encode()) for text in order[:place]) + 1
+    assert [one.text for one in heldout_documents([artifact], max_bytes=most, seed=1)["ja"]] == order[:place]
+
+
 def test_a_document_that_several_runs_held_out_counts_once(heldout_artifact):
     """Else it would be two documents to the bootstrap, and take the room of another one."""
     first = heldout_artifact([("en", "a log"), ("en", "a mat")])
