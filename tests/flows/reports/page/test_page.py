@@ -27,7 +27,7 @@ from flows.reports.summary import print_summary
 from model.checksummed_json import write_sealed
 from model.data.schema import EVENTS, METRICS, STEPS
 from tasks.artifacts.manifest import read_manifest, write_manifest
-from tasks.vocab.comparison import UNKNOWN_LANGUAGE
+from tasks.vocab.corpus import UNKNOWN_LANGUAGE
 
 NEVER_CLOSED = {"meta", "link", "br", "img", "hr"}
 PICTURES = (
