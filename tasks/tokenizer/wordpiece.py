@@ -40,14 +40,15 @@ class WordPieceTokenizer(LibraryTokenizer):
         parsed = read_tokenizer_json(model)
         check_word_pieces(parsed)
         self._engine = open_engine(model)
-        vocabulary = parsed["model"]["vocab"]
-        added = {token["content"]: token["id"] for token in parsed["added_tokens"] if token["special"]}
-        self.vocab_size = max([*vocabulary.values(), *added.values()]) + 1
+        added = parsed["added_tokens"]
+        vocabulary = parsed["model"]["vocab"] | {token["content"]: token["id"] for token in added}
+        special = {*SPECIAL_TOKENS, *(token["content"] for token in added if token["special"])}
+        self.vocab_size = max(vocabulary.values()) + 1
         pieces = [b""] * self.vocab_size
         for piece, number in vocabulary.items():
-            pieces[number] = b"" if piece in added or piece in SPECIAL_TOKENS else piece.removeprefix(INSIDE).encode()
+            pieces[number] = b"" if piece in special else piece.removeprefix(INSIDE).encode()
         self.piece_bytes = tuple(pieces)
-        self._name_special({name: vocabulary[name] for name in SPECIAL_TOKENS if name in vocabulary} | added)
+        self._name_special({piece: number for piece, number in vocabulary.items() if piece in special})
         self.unk, self.pad = self.special_names[UNKNOWN], self.special_names.get(PADDING, -1)
         self.bos, self.eos = self.cls, self.sep
 

@@ -50,6 +50,18 @@ def test_bytes_of_each_token_by_hand(small: Tokenizer):
     assert small.decode(ids) == "the steels, 钢"
 
 
+def test_an_added_token_behind_the_pieces_has_an_id_and_bytes(small: Tokenizer):
+    """Programs add ordinary words to a vocabulary so: in `added_tokens` alone, and not as special tokens."""
+    parsed = json.loads(small.model)
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    parsed["added_tokens"].append({"id": small.vocab_size, "content": "slag", **flags})
+    tokenizer = tokenizer_of(json.dumps(parsed).encode())
+    assert tokenizer.vocab_size == small.vocab_size + 1
+    assert tokenizer.special == small.special
+    ids = tokenizer.encode("the slag")
+    assert [tokenizer.piece_bytes[number] for number in ids] == [b"the", b"slag"]
+
+
 def test_an_unknown_word_is_one_token_with_all_its_bytes(small: Tokenizer):
     ids, borders = small.encode_with_offsets("the 🙂 steel")
     assert ids[1] == small.unk
