@@ -34,6 +34,9 @@ BYTE_OF_CHARACTER = {character: byte for byte, character in CHARACTER_OF_BYTE.it
 BYTES_OF_TEXT = (*range(0xC0), *range(0xC2, 0xF5))
 """Bytes that occur in UTF-8. GPT-NeoX's vocabulary has no pieces for the 13 others, and needs none."""
 
+LOSSLESS_SPLITTERS = ("ByteLevel", "Digits", "FixedLength", "Punctuation", "Split", "UnicodeScripts")
+"""Pre-tokenizers that keep all of a text, apart from their options; others drop or replace some of it."""
+
 
 def piece_text(raw: bytes) -> str:
     """Return bytes as the pieces of such a vocabulary spell them."""
@@ -80,7 +83,8 @@ def check_exact(parsed: dict[str, Any], place: str = "tokenizer") -> None:
     normalisers = [
         f"the normaliser {step['type']}" for step in _steps(parsed.get("normalizer")) if step["type"] != "NFC"
     ]
-    losses = ["a space put before texts" for step in splitters if step.get("add_prefix_space")]
+    losses = [f"the splitter {step['type']}" for step in splitters if step["type"] not in LOSSLESS_SPLITTERS]
+    losses += ["a space put before texts" for step in splitters if step.get("add_prefix_space")]
     losses += ["a splitter that drops what it finds" for step in splitters if step.get("behavior") == "Removed"]
     losses += [f"the option {name}" for name in options if model.get(name)]
     absent = [byte for byte in BYTES_OF_TEXT if CHARACTER_OF_BYTE[byte] not in model["vocab"]]

@@ -122,6 +122,15 @@ def test_a_description_says_the_kind_and_belongs_to_one_model(tokenizer: Tokeniz
             },
             "a splitter that drops what it finds",
         ),
+        (
+            {
+                "pre_tokenizer": {
+                    "type": "Sequence",
+                    "pretokenizers": [{"type": "WhitespaceSplit"}, {"type": "ByteLevel"}],
+                }
+            },
+            "the splitter WhitespaceSplit",
+        ),
     ],
 )
 def test_what_would_lose_text_is_refused(model: bytes, parts: dict[str, Any], message: str):
