@@ -135,7 +135,7 @@ def _ranks(merges: list[Any], ordinary: set[str], place: str) -> dict[str, int]:
         ranks.setdefault(token, len(ranks))
         made[token] = made.get(token, 0) + 1
         last = token
-    for token in ordinary:
+    for token in sorted(ordinary):
         pairs = sum(token[:cut] in ordinary and token[cut:] in ordinary for cut in range(1, len(token)))
         if pairs != made.get(token, 0):
             raise InputError(
