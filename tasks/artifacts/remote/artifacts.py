@@ -49,9 +49,12 @@ def stored_manifest(store: ObjectStore, stage: str, identity: str) -> Manifest |
     return store.find(manifest_key(stage, identity))
 
 
-def put_parts(store: ObjectStore, stage: str, identity: str, files: Mapping[str, tuple[Path, int]]) -> None:
-    """Upload files, given as digest -> (path, size in bytes), that the store does not have."""
-    stored = store.list_objects(parts_prefix(stage, identity))
+def put_parts(
+    store: ObjectStore, stage: str, identity: str, files: Mapping[str, tuple[Path, int]], *, replace: bool = False
+) -> None:
+    """Upload files, given as digest -> (path, size in bytes), that the store does not have; all of them with
+    `replace`, since damaged bytes may have the right size."""
+    stored = {} if replace else store.list_objects(parts_prefix(stage, identity))
 
     def put(digest: str, path: Path) -> Callable[[], None]:
         return lambda: store.put_file(part_key(stage, identity, digest), path, digest)
@@ -70,13 +73,13 @@ def put_artifact(
     """Publish an artifact in the store and return its stored manifest, which is another builder's if that one was
     first.
 
-    `file_of` returns the path of a file; `replace` overwrites the manifest of a damaged artifact.
+    `file_of` returns the path of a file; `replace` overwrites a damaged artifact.
     """
     stage, identity = manifest["stage"], manifest["identity"]
     if not replace and (existing := stored_manifest(store, stage, identity)) is not None:
         return existing
     files = {file["digest"]: (file_of(file["name"]), file["bytes"]) for file in manifest["files"]}
-    put_parts(store, stage, identity, files)
+    put_parts(store, stage, identity, files, replace=replace)
     if replace:
         store.write(manifest_key(stage, identity), manifest)
         return manifest

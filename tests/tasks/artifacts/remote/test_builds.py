@@ -96,13 +96,16 @@ def test_a_part_that_the_store_has_damaged_is_never_read(machine: Machine, store
         there.table("documents")
 
 
-def test_a_forced_build_is_held_against_the_store_and_restores_it(machine: Machine, store: ObjectStore) -> None:
+@pytest.mark.parametrize("damaged", [lambda size: b"something else", bytes])
+def test_a_forced_build_is_held_against_the_store_and_restores_it(
+    machine: Machine, store: ObjectStore, damaged: Callable[[int], bytes]
+) -> None:
     assert build(machine("a"), forced=True).outcome == "built"
     assert len(store.list_objects("manifests")) == 1
     there = build(machine("b"), forced=True)
     assert (there.outcome, there.cause) == ("reproduced", "forced")
-    (key, *_) = store.list_objects("parts")
-    store.put(key, b"something else")
+    (key, listed), *_ = store.list_objects("parts").items()
+    store.put(key, damaged(listed.bytes))
     restored = build(machine("c"), forced=True)
     assert restored.outcome == "reproduced"
     assert restored.cause.startswith("damaged part-")
