@@ -19,6 +19,7 @@ import blake3
 from model.checksummed_json import BrokenSeal, seal, unseal
 from model.digests import DIGEST_BYTES, digest_bytes, digest_file
 from model.errors import InputError, IntegrityError, RecipeError
+from model.files import sync_file
 from tasks.artifacts.remote.retries import ANSWER_SECONDS, response_of, s3_refusal, seconds_for, with_retries
 
 BLOCK_BYTES = 8 * 1024**2
@@ -171,6 +172,8 @@ class ObjectStore:
             try:
                 found = self._bring(key, temporary, size)
                 if found == digest:
+                    # After a loss of power a file without its bytes would count as damaged, and not be fetched again.
+                    sync_file(temporary)
                     os.replace(temporary, target)
                     return
             finally:

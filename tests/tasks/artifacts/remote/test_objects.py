@@ -43,6 +43,27 @@ def test_files_come_back_block_by_block(
     assert store.digest("parts/a", 200_000) == digest_file(file)
 
 
+def test_the_bytes_of_a_fetched_file_are_durable_before_its_name(
+    store: ObjectStore, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    sync, replace = os.fsync, os.replace
+
+    def note(handle: int) -> None:
+        synced.append(os.fstat(handle).st_ino)
+        sync(handle)
+
+    def checked(source: Path, target: Path) -> None:
+        assert source.stat().st_ino in synced
+        replace(source, target)
+
+    store.put_file("parts/a", file, digest_file(file))
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "replace", checked)
+    store.fetch("parts/a", tmp_path / "copy", 200_000, digest_file(file), tmp_path)
+    assert (tmp_path / "copy").read_bytes() == file.read_bytes()
+
+
 def test_a_file_with_other_bytes_is_neither_uploaded_nor_accepted(
     store: ObjectStore, file: Path, tmp_path: Path
 ) -> None:
