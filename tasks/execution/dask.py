@@ -115,7 +115,8 @@ class DaskCluster:
         after VISIBLE_SECONDS."""
         wanted = set(names)
         deadline = time.monotonic() + VISIBLE_SECONDS
-        while missing := wanted.difference(os.listdir(folder)):
+        # The folder itself, which a worker made, may not be visible yet.
+        while missing := wanted.difference(os.listdir(folder) if folder.is_dir() else ()):
             if time.monotonic() > deadline:
                 raise Infra(
                     f"{folder}: {len(missing)} files that other machines wrote, such as {min(missing)}, are not visible"

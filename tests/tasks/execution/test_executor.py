@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ from model.errors import Infra, InputError
 from tasks.artifacts.tables.map_parts import MOST_PARTS, unit_name
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work, run_in_flight
+from tasks.execution import dask
 from tasks.execution.dask import DaskCluster
 from tasks.execution.executor import Processes, ThisProcess, Threads, make_executor
 from tasks.execution.machines import Machines
@@ -135,6 +137,22 @@ def test_a_part_is_handed_out_again_where_trouble_is_taken_for_bad_luck() -> Non
         )
     assert done == {0: 0, 1: 1, 2: 2, 3: 3}
     assert sorted(tries) == [0, 1, 2, 2, 3]
+
+
+def test_a_cluster_waits_for_a_folder_that_is_not_visible_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "units"
+
+    def pause(seconds: float) -> None:
+        if folder.exists():
+            (folder / "00000.json").touch()
+        folder.mkdir(exist_ok=True)
+
+    monkeypatch.setattr(time, "sleep", pause)
+    cluster = DaskCluster("tcp://10.0.0.1:8786", Workspace(tmp_path))
+    cluster.await_files(folder, ["00000.json"])
+    monkeypatch.setattr(dask, "VISIBLE_SECONDS", 0.0)
+    with pytest.raises(Infra, match=r"1 files that other machines wrote, such as 00001\.json, are not visible"):
+        cluster.await_files(tmp_path / "elsewhere", ["00001.json"])
 
 
 def test_names_of_units_sort_in_order_and_one_too_many_is_an_error() -> None:
