@@ -28,8 +28,6 @@ from tasks.common.digests import combined_digest
 
 _DYNAMIC = frozenset({"__import__", "import_module", "exec", "eval"})
 
-_loaded: dict[str, tuple[str, str]] = {}
-
 _folders: set[str] = set()
 
 
@@ -66,7 +64,7 @@ def load_extension(name: str, folder: Path, where: str) -> Extension:
         )
     folder = folder.resolve()
     sources, fingerprint = _fingerprint(module, folder, name, where)
-    loaded = _load(module, folder, sources, fingerprint, name, where)
+    loaded = _load(module, folder, sources, name, where)
     function = getattr(loaded, attribute, None)
     if function is None:
         existing = ", ".join(sorted(key for key, value in vars(loaded).items() if callable(value) and key[0] != "_"))
@@ -94,10 +92,10 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
     def __init__(self, module: str, source: _Source) -> None:
         super().__init__(module, str(source.path))
-        self._source = source
+        self.source = source
 
     def get_code(self, fullname: str) -> CodeType:
-        return compile(self._source.code, self.path, "exec", dont_inherit=True)
+        return compile(self.source.code, self.path, "exec", dont_inherit=True)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -117,7 +115,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 _finder = _Finder()
 
 
-def _load(module: str, folder: Path, sources: dict[str, _Source], fingerprint: str, name: str, where: str) -> Any:
+def _load(module: str, folder: Path, sources: dict[str, _Source], name: str, where: str) -> Any:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     # Another folder may hold a module of the same name, so only the one in use stays on the path.
@@ -127,11 +125,11 @@ def _load(module: str, folder: Path, sources: dict[str, _Source], fingerprint: s
     _finder.sources = {
         key: source for key, source in _finder.sources.items() if source.path.is_relative_to(folder)
     } | sources
-    if _loaded.get(module) != (str(folder), fingerprint):
-        # A long-lived process must not reuse an older version of the file.
+    if any(_is_loaded_otherwise(reached, source) for reached, source in sources.items()):
+        # A long-lived process must not reuse an older version of a file, or another folder's module of its name.
         for reached in sources:
             sys.modules.pop(reached, None)
-        importlib.invalidate_caches()
+    importlib.invalidate_caches()
     try:
         loaded = importlib.import_module(module)
     except Exception as error:
@@ -141,8 +139,13 @@ def _load(module: str, folder: Path, sources: dict[str, _Source], fingerprint: s
             f"{where}: `{name}`: `{module}` was imported from {getattr(loaded, '__file__', 'elsewhere')}, not from"
             f" {folder}; rename your module"
         )
-    _loaded[module] = (str(folder), fingerprint)
     return loaded
+
+
+def _is_loaded_otherwise(module: str, source: _Source) -> bool:
+    """Return whether the loaded module of this name runs something else than the source."""
+    loader = getattr(sys.modules.get(module), "__loader__", None)
+    return module in sys.modules and not (isinstance(loader, _Loader) and loader.source == source)
 
 
 def _lies_in(module: Any, folder: Path) -> bool:

@@ -131,6 +131,17 @@ def test_what_was_fingerprinted_runs_though_it_is_imported_by_a_call_after_an_ed
     assert load_extension("house_late:say", tmp_path, "here").function("", None) == "other"
 
 
+def test_modules_of_one_name_in_two_folders_each_serve_their_own(tmp_path):
+    """A service runs one recipe after the other, and a function may import its helper as late as it is called."""
+    for word in ("first", "other"):
+        (tmp_path / word).mkdir()
+        late = "def say(text, about):\n    from house_shared import WORD\n    return WORD\n"
+        (tmp_path / word / f"house_{word}.py").write_text(late)
+        (tmp_path / word / "house_shared.py").write_text(f"WORD = '{word}'\n")
+    for word in ("first", "other", "first"):
+        assert load_extension(f"house_{word}:say", tmp_path / word, "here").function("", None) == word
+
+
 def test_compiled_code_beside_a_module_does_not_run_in_its_place(tmp_path):
     path = tmp_path / "house_stale.py"
     path.write_text("def say(text, about):\n    return 'first'\n")
