@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from model.kernels import kernel
 from tasks.common.utf8 import decode
-from tasks.tokenizer.model_file import BLANK
 from tasks.tokenizer.pieces import CODE_POINTS, Pieces, spell
 
 I32 = npt.NDArray[np.int32]
@@ -40,8 +39,6 @@ class Merges(NamedTuple):
     pairs: U64
     """Hash table with open addressing: left symbol << 42 | right symbol << 21 | merged symbol."""
     byte_ids: I32
-    space_bytes: I32
-    """The ids that encode a space if the vocabulary has no piece for it."""
     vocab_size: np.int64
     """Symbols from here on are characters that are not pieces."""
 
@@ -66,14 +63,7 @@ def build_merges(pieces: Pieces) -> Merges:
     table = np.full(1 << max(4, (4 * len(triples) - 1).bit_length()), _EMPTY, np.uint64)
     left, right, joined = np.array(triples, np.uint64).reshape(-1, 3).T.copy()
     _fill(table, left, right, joined)
-    return Merges(
-        symbols,
-        score_ranks(pieces.scores),
-        table,
-        pieces.byte_ids,
-        pieces.byte_ids[list(BLANK.encode())],
-        np.int64(vocab_size),
-    )
+    return Merges(symbols, score_ranks(pieces.scores), table, pieces.byte_ids, np.int64(vocab_size))
 
 
 def score_ranks(scores: npt.NDArray[np.float32]) -> I32:

@@ -32,7 +32,6 @@ from tasks.tokenizer.cache import (
     look_up,
     words_at_bytes,
 )
-from tasks.tokenizer.model_file import BLANK
 from tasks.tokenizer.pieces import (
     BLANK_CODE_POINT,
     UnsupportedModelError,
@@ -112,8 +111,6 @@ class Encoder:
         self._rows, self._tables = (
             (merge_rows, build_merges(pieces)) if pieces.algorithm == "bpe" else (segment_rows, build_lattice(pieces))
         )
-        # Most ids for a byte of text: 1; a space without a piece is encoded as the three bytes of U+2581.
-        self._widest = 1 if " " in pieces.ids else len(BLANK.encode())
         self._idle: list[npt.NDArray[np.uint64]] = []
 
     def encode(self, texts: pa.Array | pa.ChunkedArray, closing: int | None = None) -> Encoded:
@@ -130,9 +127,7 @@ class Encoder:
             data, borders = _valid_texts(chunk)
             words = words_at_bytes(data)
             for first, last in _slices(borders):
-                capacity = (
-                    self._widest * (borders[last] - borders[first] + last - first) + last - first + WRITTEN_AT_ONCE
-                )
+                capacity = borders[last] - borders[first] + 2 * (last - first) + WRITTEN_AT_ONCE
                 target = np.empty(capacity, self._dtype)
                 ends = offsets[row + 1 : row + 1 + last - first]
                 texts_of_slice = (data, words, borders[first : last + 1])
@@ -171,8 +166,8 @@ def _slices(offsets: I64) -> list[tuple[int, int]]:
 def merge_rows(merges, bits, cache, data, words, offsets, leading_space, closing, target, ends):
     """Write the ids of texts under BPE into `target` and the end of each text into `ends`; return their number.
 
-    `closing` is an id after each text, -1 for none. `target` has capacity for an id per byte (three, if a space is
-    encoded as bytes), two per text, and `WRITTEN_AT_ONCE` more.
+    `closing` is an id after each text, -1 for none. `target` has capacity for an id per byte, two per text, and
+    `WRITTEN_AT_ONCE` more.
     """
     borders, alone = np.empty(BLOCK + 1, np.int64), np.empty(BLOCK, np.int32)
     lines = np.empty(BLOCK, np.int64)
@@ -221,8 +216,6 @@ def _merge_block(merges, cache, data, words, borders, alone, lines, count, scrat
             if 0 <= symbol < merges.vocab_size:
                 target[filled] = symbol
                 filled += 1
-            elif alone[span] == _SPACE:
-                filled = spell(merges, data, borders[span], target, filled)
             else:
                 for position in range(borders[span], borders[span + 1]):
                     target[filled] = byte_ids[data[position]]
@@ -304,12 +297,9 @@ def _segment_block(lattice, cache, data, words, borders, alone, lines, count, pa
                 filled += 1
             else:
                 total = np.float32(lattice.unknown_score + total)
-                if alone[span] == _SPACE:
-                    filled = spell(lattice, data, borders[span], target, filled)
-                else:
-                    for position in range(borders[span], borders[span + 1]):
-                        target[filled] = byte_ids[data[position]]
-                        filled += 1
+                for position in range(borders[span], borders[span + 1]):
+                    target[filled] = byte_ids[data[position]]
+                    filled += 1
         else:
             before, begin = total, filled
             characters, total, margin = segment(lattice, data, borders[span], borders[span + 1], total, paths)

@@ -34,8 +34,6 @@ CODE_POINTS = 0x110000
 MOST_PIECES = (1 << 20) + (1 << 16)
 """Limit of the vocabulary size: ids and characters without a piece fit into 21 bits together."""
 
-_SPACE = 0x20
-
 BLANK_CODE_POINT = 0x2581
 """Where a text contains U+2581, it is a span of its own."""
 
@@ -101,8 +99,10 @@ def read_pieces(model: bytes) -> Pieces:
         if kind == USER_DEFINED:
             # `GetUserDefinedScore` in `unigram_model.cc`: computed in double precision, kept in single.
             scores[number] = np.float32(0.1 * (len(piece.piece.encode()) - 1))
-    if not ids or byte_ids.min() < 0:
+    if byte_ids.min() < 0:
         raise UnsupportedModelError("it has no byte pieces")
+    if " " not in ids:
+        raise UnsupportedModelError("it has no piece for a space")
     unused = {piece.piece.replace(BLANK, " ") for piece in parsed.pieces if piece.type == UNUSED}
     if algorithm == "bpe" and any(_may_be_joined(piece, ids.keys() | unused) for piece in unused):
         raise UnsupportedModelError("pieces out of use are on the way to others")
@@ -200,10 +200,6 @@ def cut(data, start, end, bits, borders, alone):
 @kernel
 def spell(tables, data, position, target, filled):
     """Write the ids of the bytes of one character; `tables` are those of either algorithm."""
-    if data[position] == _SPACE:
-        for index in range(3):
-            target[filled + index] = tables.space_bytes[index]
-        return filled + 3
     size = decode(data, position)[1] - position
     for index in range(size):
         target[filled + index] = tables.byte_ids[data[position + index]]

@@ -39,6 +39,11 @@ class SentencePieceTokenizer(Tokenizer):
                 "tokenizer: the vocabulary has no byte pieces, so some text could not be decoded exactly."
                 " Train it with byte fallback."
             )
+        if self.decode_bytes(self._following.encode(" ")) != b" ":
+            raise InputError(
+                f"tokenizer: the vocabulary has no piece for a space ({BLANK}), so some text could not be decoded"
+                " exactly. Train it again, or take another base."
+            )
 
     def encode(self, text: str) -> list[int]:
         return self._encode(text, self._processor)

@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from model.kernels import kernel
 from tasks.common.utf8 import decode
-from tasks.tokenizer.model_file import BLANK
 from tasks.tokenizer.pieces import CODE_POINTS, Pieces, spell
 
 F32 = npt.NDArray[np.float32]
@@ -59,7 +58,6 @@ class Lattice(NamedTuple):
     largest: np.float64
     """The largest absolute score of one token."""
     byte_ids: I32
-    space_bytes: I32
 
 
 def build_lattice(pieces: Pieces) -> Lattice:
@@ -71,15 +69,7 @@ def build_lattice(pieces: Pieces) -> Lattice:
     largest = max(abs(float(pieces.unknown_score)), float(np.abs(pieces.scores[list(pieces.ids.values())]).max()))
     scores = pieces.scores.copy()
     scores[pieces.byte_ids] = np.nan
-    return Lattice(
-        *build_trie(pieces.ids),
-        singles,
-        scores,
-        pieces.unknown_score,
-        np.float64(largest),
-        pieces.byte_ids,
-        pieces.byte_ids[list(BLANK.encode())],
-    )
+    return Lattice(*build_trie(pieces.ids), singles, scores, pieces.unknown_score, np.float64(largest), pieces.byte_ids)
 
 
 @kernel

@@ -1,9 +1,9 @@
 """The base vocabulary of a run: a released file, read, checked and prepared for extension before any work.
 
 A base must decode every text byte for byte. Byte tokens spell characters outside its vocabulary; a base without them,
-which encodes such text as `<unk>`, gets them. Its normaliser must be the identity. One that loses text (T5's nmt_nfkc
-maps a full-width comma to a plain one, merges spaces and drops line ends) is removed on request; text that it would not
-have changed keeps its ids.
+which encodes such text as `<unk>`, gets them. One without a token for the space is refused. Its normaliser must be the
+identity. One that loses text (T5's nmt_nfkc maps a full-width comma to a plain one, merges spaces and drops line ends)
+is removed on request; text that it would not have changed keeps its ids.
 
 No file contains T5's sentinels: programs number them from the end of the vocabulary, so that a longer one would give
 their trained embeddings to new tokens. Here they are written into the file, with the rows that its embedding has beyond

@@ -28,7 +28,7 @@ from tasks.artifacts.results import UnknownShares, VocabResult, Vocabulary
 from tasks.artifacts.workspace import Workspace
 from tasks.tokenizer.base import BOS, EOS, PAD, UNK, Tokenizer
 from tasks.tokenizer.json_format import to_json_bytes
-from tasks.tokenizer.model_file import read_model, write_model
+from tasks.tokenizer.model_file import BLANK, read_model, write_model
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.wordpiece import INSIDE, SPECIAL_TOKENS, word_piece_engine
 from tasks.vocab.candidates import MAX_SIZE_IN_ERROR, characters_to_cover
@@ -105,6 +105,7 @@ def train_sentencepiece(texts: Iterable[str], config: VocabConfig) -> bytes:
             byte_fallback=True,
             allow_whitespace_only_pieces=True,
             hard_vocab_limit=True,
+            required_chars=BLANK,  # Text with few spaces would have no piece for them.
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
@@ -112,9 +113,8 @@ def train_sentencepiece(texts: Iterable[str], config: VocabConfig) -> bytes:
         )
     except RuntimeError as error:
         raise _explain_failure(error, config) from error
-    if not config.special_names:
-        return model
     parsed = read_model(model)
+    parsed.trainer_spec.ClearField("required_chars")  # Where spaces are frequent, the model is as without it.
     add_controls(parsed, config.special_names)
     parsed.trainer_spec.vocab_size = len(parsed.pieces)
     return write_model(parsed)

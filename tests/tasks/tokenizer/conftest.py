@@ -49,7 +49,10 @@ def trained() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="session")
 def assembled() -> Callable[..., bytes]:
-    """A model of just these pieces and their scores, behind <unk>, <s>, </s> and the bytes: piece i has id 259 + i."""
+    """A model of just these pieces and their scores, behind <unk>, <s>, </s> and the bytes: piece i has id 259 + i.
+
+    Behind them is a piece for the space, which every vocabulary needs, with the lowest of the scores.
+    """
 
     def assemble(model_type: int, pieces: dict[str, float], **normaliser: Any) -> bytes:
         model = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
@@ -62,7 +65,8 @@ def assembled() -> Callable[..., bytes]:
             model.pieces.add(piece=name, score=0.0, type=kind)
         for byte in range(256):
             model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=6)
-        for piece, score in pieces.items():
+        spaces = {} if "▁" in pieces else {"▁": min(pieces.values())}
+        for piece, score in {**pieces, **spaces}.items():
             model.pieces.add(piece=piece, score=score, type=1)
         return model.SerializeToString()
 

@@ -36,8 +36,8 @@ def merged_plainly(pieces: Pieces, text: str) -> list[int]:
         symbols[at : at + 2] = [pairs[at]]
     ids: list[int] = []
     for symbol in symbols:
-        spelled = symbol.replace(" ", "\u2581").encode()
-        ids += [pieces.ids[symbol]] if symbol in pieces.ids else [int(pieces.byte_ids[byte]) for byte in spelled]
+        known = symbol in pieces.ids
+        ids += [pieces.ids[symbol]] if known else [int(pieces.byte_ids[byte]) for byte in symbol.encode()]
     return ids
 
 

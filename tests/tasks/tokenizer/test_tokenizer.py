@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import json.decoder
+import random
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 
 from model.errors import InputError, IntegrityError
 from tasks.tokenizer.base import BOS, DESCRIPTION_FILE, EOS, MODEL_FILE, PAD, UNK, Tokenizer
+from tasks.tokenizer.model_file import UNUSED, read_model, write_model
 from tasks.tokenizer.open import load_tokenizer
+from tasks.tokenizer.pieces import UnsupportedModelError, read_pieces
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_sentencepiece
@@ -89,6 +92,29 @@ def test_unknown_fills_rows_where_there_is_no_padding(leading: Tokenizer):
 def test_a_vocabulary_that_cannot_serve_is_refused(options: dict[str, object], message: str):
     with pytest.raises(InputError, match=message):
         SentencePieceTokenizer(released(**options))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_without_a_piece_for_a_space_it_cannot_serve(kind: str):
+    parsed = read_model(released(model_type=kind))
+    (space,) = (piece for piece in parsed.pieces if piece.piece == "\u2581")
+    space.type = UNUSED
+    with pytest.raises(InputError, match="no piece for a space"):
+        SentencePieceTokenizer(write_model(parsed))
+    with pytest.raises(UnsupportedModelError, match="no piece for a space"):
+        read_pieces(write_model(parsed))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_text_without_spaces_trains_a_vocabulary_for_text_with_spaces(kind: str):
+    """Chinese and Japanese have few spaces, fewer than the character coverage leaves out."""
+    words = ["".join(random.Random(number).choices("日本語文章東京都首", k=2)) for number in range(40)]
+    texts = ["".join(random.Random(number).choices(words, k=200)) for number in range(20)]
+    tokenizer = SentencePieceTokenizer(train_sentencepiece(texts, VocabConfig(vocab_size=300, model_type=kind)))
+    text = " 日本  語 a "
+    ids, borders = tokenizer.encode_with_offsets(text)
+    assert tokenizer.decode(ids) == text
+    assert borders[-1] == len(text.encode())
 
 
 @settings(max_examples=300, deadline=None)

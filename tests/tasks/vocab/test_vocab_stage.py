@@ -85,10 +85,10 @@ def test_the_number_of_pieces_named_in_the_error_can_be_had(model_type):
 
 def test_more_characters_than_pieces_names_both_cures():
     han = ["".join(map(chr, range(0x4E00, 0x4E00 + 900)))]
-    with pytest.raises(InputError, match=r"vocab_size = 1160 or more, or lower vocab.character_coverage"):
+    with pytest.raises(InputError, match=r"vocab_size = 1161 or more, or lower vocab.character_coverage"):
         train_sentencepiece(han, VocabConfig(vocab_size=500, character_coverage=1.0))
-    config = VocabConfig(vocab_size=1160, character_coverage=1.0)
-    assert SentencePieceTokenizer(train_sentencepiece(han, config)).vocab_size == 1160
+    config = VocabConfig(vocab_size=1161, character_coverage=1.0)
+    assert SentencePieceTokenizer(train_sentencepiece(han, config)).vocab_size == 1161
 
 
 def test_a_source_without_weight_is_named(context, documents):
