@@ -44,12 +44,6 @@ DOCUMENTS = "documents"
 """The parent whose documents a stage reads, and the table that holds them."""
 
 
-def no_resume_files(scratch: Path) -> tuple[tuple[Path, ...], ...]:
-    """Return nothing: for stages that resume from their finished units alone."""
-    del scratch
-    return ()
-
-
 @dataclass(frozen=True)
 class Stage:
     """The declaration of a stage: what its identity counts besides configuration and parents."""
@@ -61,8 +55,9 @@ class Stage:
     """Distributions whose versions decide the result."""
     given: Mapping[str, str] | None = None
     """Environment variables of the separate process in which it runs; None for a stage that runs in this process."""
-    resume_files: ResumeFiles = no_resume_files
-    """Files of an unfinished build's scratch folder that another machine needs to resume it."""
+    resume_files: ResumeFiles = lambda scratch: ()
+    """Files of an unfinished build's scratch folder that another machine needs to resume it; none for stages that
+    resume from their finished units alone."""
 
 
 class ProgressListener:
@@ -171,7 +166,7 @@ def build_artifact(
         try:
             with report_waits(functools.partial(context.note, stage.name)):
                 artifact = _build(
-                    context, stage, identity, parents, run, "forced" if forced else miss.cause, forced, limits
+                    context, stage, identity, parents, run, FORCED if forced else miss.cause, forced, limits
                 )
         except OSError as error:
             raise _infrastructure_error(stage, context.root, error) from error

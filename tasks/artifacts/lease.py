@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from model.checksummed_json import BrokenSeal, seal, unseal
 from model.digests import digest_bytes
@@ -53,7 +53,6 @@ class Holder(Process):
     """The holder of a lease, as its file names it."""
 
     since: str
-    seconds: NotRequired[float]
 
 
 class Lease:
@@ -181,7 +180,7 @@ def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
     The previous grant stays: a listing of the folder while one name is deleted and the next created may show neither.
     """
     token = secrets.token_hex(4)
-    holder: Holder = {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S"), "seconds": seconds}
+    holder: Holder = {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     record = _state("0") + seal(holder)
     try:
         handle = os.open(folder / f"{number}.lease", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

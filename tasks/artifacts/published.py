@@ -20,12 +20,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Raises InputError if the folder is missing or of another format, IntegrityError if its manifest is damaged.
     """
-    store = None if path.exists() else store_of(root_of(path))
-    if not path.exists() and not (store and fetch_manifest(root_of(path), store, path.parent.name, path.name)):
-        raise InputError(
-            f"{path} no longer exists: somebody removed it. Run the recipe again to rebuild it; artifacts made from"
-            f" it are reused if its content is the same."
-        )
+    if not path.exists():
+        store = store_of(root_of(path))
+        if store is None or not fetch_manifest(root_of(path), store, path.parent.name, path.name):
+            raise InputError(
+                f"{path} no longer exists: somebody removed it. Run the recipe again to rebuild it; artifacts made from"
+                f" it are reused if its content is the same."
+            )
     manifest = manifests.read_manifest(path)
     if manifest["format"] != FORMAT:
         raise of_another_format(path, manifest)

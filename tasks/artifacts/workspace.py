@@ -241,12 +241,10 @@ class Workspace:
         """Remove the half-written files of a killed builder."""
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)
 
-    def publish_files(self, target: Path, listed: Mapping[str, str] | None = None) -> None:
-        """Put every finished file into `target` by hard link, or by copy if the file system has no links.
-
-        With `listed`, digests by name, only files that have the listed digest.
-        """
+    def publish_files(self, target: Path, listed: Mapping[str, str]) -> None:
+        """Put the finished files that have the `listed` digest of their name into `target` by hard link, or by copy if
+        the file system has no links."""
         for record in self.records():
-            if listed is not None and listed.get(record.name) != record.digest:
+            if listed.get(record.name) != record.digest:
                 continue
             link_or_copy(self._files / record.name, target / record.name)

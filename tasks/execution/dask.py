@@ -12,7 +12,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,8 +57,13 @@ class DaskCluster:
         if not indices:
             return
         check_dask()
-        with _loss_as_infra(self.address):
+        from distributed.comm.core import CommClosedError
+
+        try:
             yield from self._map(work, indices)
+        except CommClosedError as error:
+            # A request may fail before the client's status shows that the scheduler died.
+            raise _lost(self.address) from error
 
     def _map(self, work: Work[Result], indices: Sequence[int]) -> Iterator[tuple[int, Result]]:
         import dask.config
@@ -180,18 +184,6 @@ def _threads(client: "Client") -> int:
     """Return the number of threads of all workers together."""
     by_worker: Any = client.nthreads()
     return sum(by_worker.values())
-
-
-@contextmanager
-def _loss_as_infra(address: str) -> Iterator[None]:
-    """Turn a broken connection into Infra: a request may fail before the client's status shows that the scheduler
-    died."""
-    from distributed.comm.core import CommClosedError
-
-    try:
-        yield
-    except CommClosedError as error:
-        raise _lost(address) from error
 
 
 def _lost(address: str) -> Infra:

@@ -104,12 +104,13 @@ class Stored:
 
 
 def describe_source(source: ModelSource) -> dict[str, Any]:
-    """Return the contents of `model.json`; of a folder of `transformers`, the tasks that it names under `FINETUNED`."""
+    """Return the contents of `model.json`; of a folder of `transformers`, the text-to-text tasks that a T5's
+    `config.json` names, under `FINETUNED`."""
     from model.checkpoint.weights import describe_model
 
     if not is_published(source.folder):
         return describe_model(source.folder)
-    tasks = tasks_in(source.folder)
+    tasks = read_json(source.folder / SETTINGS).get("task_specific_params")
     return {FINETUNED: tasks} if tasks else {}
 
 
@@ -207,8 +208,3 @@ def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
             f" (docs/continue_training.md), and name that run."
         )
     return tokenizer
-
-
-def tasks_in(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the text-to-text tasks that a T5's `config.json` names; empty for most models."""
-    return read_json(folder / SETTINGS).get("task_specific_params") or {}

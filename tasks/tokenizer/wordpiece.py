@@ -71,13 +71,12 @@ class WordPieceTokenizer(LibraryTokenizer):
 def check_word_pieces(parsed: dict[str, Any], place: str = "tokenizer") -> None:
     """Raise InputError, which begins with `place`, if a parsed `tokenizer.json` is not a WordPiece vocabulary with the
     special tokens that training needs."""
-    model = parsed.get("model") or {}
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if model.get("type") != "WordPiece" or not isinstance(vocabulary, dict) or not vocabulary:
+    model = parsed["model"]
+    if model.get("type") != "WordPiece":
         raise InputError(f"{place}: this tokenizer.json has no WordPiece vocabulary")
     if model.get("continuing_subword_prefix", INSIDE) != INSIDE:
         raise InputError(f"{place}: pieces inside of words do not begin with {INSIDE} in this tokenizer.json")
-    names = {*vocabulary, *(token["content"] for token in parsed["added_tokens"] if token["special"])}
+    names = {*model["vocab"], *(token["content"] for token in parsed["added_tokens"] if token["special"])}
     missing = [name for name in (UNKNOWN, *SEP[:1]) if name not in names]
     if missing:
         raise InputError(

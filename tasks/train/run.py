@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -123,7 +122,7 @@ def train_model(
     return _publish_result(out, config, workspace)
 
 
-def _decisions(result: Path) -> list[dict[str, Any]]:
+def _decisions(result: Path) -> list[Rollback]:
     return json.loads((result / DESCRIPTION).read_text())["decisions"]
 
 
@@ -205,8 +204,8 @@ def _publish_result(out: Path, config: TrainStageConfig, workspace: Workspace) -
                 tables[table] = read_table(unit.path(name))
             rows = tables[table].num_rows if table else 0
             unit.add_file(name, table=table, rows=rows, deterministic=name in DETERMINISTIC_FILES)
-        steps = final_steps(tables["steps"]).num_rows
-        for step in () if _decisions(result) else lasting_steps(config.lasting_checkpoints, steps):
+        steps, decisions = final_steps(tables["steps"]).num_rows, _decisions(result)
+        for step in () if decisions else lasting_steps(config.lasting_checkpoints, steps):
             folder = checkpoint_folder(out / CHECKPOINTS, step)
             if reason := find_damage(folder):
                 raise IntegrityError(f"{folder} of train.lasting_checkpoints is damaged ({reason}). Run again.")
@@ -214,7 +213,6 @@ def _publish_result(out: Path, config: TrainStageConfig, workspace: Workspace) -
                 name = f"{folder.name}.{path.name}"
                 link_or_copy(path, unit.path(name))
                 unit.add_file(name, deterministic=False)
-        decisions = json.loads(unit.path("model.json").read_text())["decisions"]
         unit.report.facts = _result(tables, decisions, config).facts()
     return unit.report
 

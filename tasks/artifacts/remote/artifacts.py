@@ -15,7 +15,6 @@ from tasks.artifacts.workspace import FileRecord
 
 MANIFESTS, PARTS = "manifests", "parts"
 
-
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 

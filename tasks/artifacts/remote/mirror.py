@@ -33,7 +33,7 @@ class RemoteMirror:
 
     def fetch_manifest(self, stage: str, identity: str) -> None:
         """Create a local stub for an artifact that only the store has."""
-        if self.store is not None and not self._folder(stage, identity).exists():
+        if self.store is not None and not (self.root / "artifacts" / stage / identity).exists():
             fetch_manifest(self.root, self.store, stage, identity)
 
     def reupload(self, artifact: Artifact) -> bool:
@@ -90,6 +90,3 @@ class RemoteMirror:
         """Overwrite the stored artifact with one that a rebuild restored."""
         if self.store is not None:
             put_artifact(self.store, manifest_of(artifact), artifact.file, replace=True)
-
-    def _folder(self, stage: str, identity: str) -> Path:
-        return self.root / "artifacts" / stage / identity

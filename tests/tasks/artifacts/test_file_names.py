@@ -55,5 +55,5 @@ def test_a_unit_that_points_outside_publishes_nothing(tmp_path: Path) -> None:
     target = tmp_path / "artifacts" / "one"
     target.mkdir(parents=True)
     with pytest.raises(IntegrityError, match="plain names"):
-        workspace.publish_files(target)
+        workspace.publish_files(target, {"../../b.txt": reported["files"][0]["digest"]})
     assert list(tmp_path.glob("**/b.txt")) == []

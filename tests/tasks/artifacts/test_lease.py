@@ -111,7 +111,7 @@ def test_a_beating_holder_is_never_passed_over_though_the_clock_jumps(
 
 def written(folder: Path, **changes: object) -> None:
     """A lease file as another process of this machine would have left it, but for `changes`."""
-    record = {**leases.this_process(), "since": "then", "seconds": 1.0, **changes}
+    record = {**leases.this_process(), "since": "then", **changes}
     folder.mkdir()
     (folder / "7.lease").write_bytes(leases._state("3") + seal(record))
 
