@@ -17,7 +17,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import ExportResult
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
-from tasks.models.load import ModelSource, Stored, open_source
+from tasks.models.load import TOKENIZER_SETTINGS, ModelSource, Stored, open_source
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ UNIT = "exported"
 
 CARD = "README.md"
 
-VOCABULARY, VOCABULARY_SETTINGS = "tokenizer.json", "tokenizer_config.json"
+VOCABULARY = "tokenizer.json"
 
 _QWEN2_SPLITTER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -117,7 +117,7 @@ def write_tokenizer(folder: Path, tokenizer: "Tokenizer", *, context: int, chat:
         settings["chat_template"] = chat["source"]
         named = {"bos_token": chat["bos_token"], "eos_token": chat["eos_token"]}
         settings |= {key: token for key, token in named.items() if token in tokenizer.special_names}
-    (folder / VOCABULARY_SETTINGS).write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
+    (folder / TOKENIZER_SETTINGS).write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
 
 
 def tokenizer_class(folder: Path, class_name: str) -> str:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from model.nn.factory import Network
     from tasks.tokenizer.base import Tokenizer
 
+CHAT_TEMPLATE, TOKENIZER_SETTINGS = "chat_template.jinja", "tokenizer_config.json"
+"""Files of `transformers` beside a model."""
+
 
 @dataclass(frozen=True)
 class ModelSource:
@@ -45,9 +48,8 @@ class ModelSource:
         if self.artifact is not None:
             return {}
         found = {"model": self.digest(), "vocab": self.tokenizer().description()}
-        template = self.folder / "chat_template.jinja", self.folder / "tokenizer_config.json"
         if is_published(self.folder):
-            found["settings"] = [path.read_text(encoding="utf-8") if path.is_file() else "" for path in template]
+            found["settings"] = [_text_of(self.folder / name) or "" for name in (CHAT_TEMPLATE, TOKENIZER_SETTINGS)]
         return {"model": digest_bytes(canonical_json(found).encode())}
 
     def digest(self) -> str:
@@ -148,11 +150,11 @@ def chat_template(trained: Trained) -> "ChatTemplate | None":
     fine_tuned = trained.description.get(FINETUNED, {})
     if "chat" in fine_tuned:
         return ChatTemplate.of_description(fine_tuned["chat"])
-    file = trained.folder / "tokenizer_config.json"
+    file = trained.folder / TOKENIZER_SETTINGS
     if not is_published(trained.folder) or not file.is_file():
         return None
-    settings, own_file = read_json(file), trained.folder / "chat_template.jinja"
-    source = own_file.read_text(encoding="utf-8") if own_file.is_file() else settings.get("chat_template")
+    settings, own_file = read_json(file), _text_of(trained.folder / CHAT_TEMPLATE)
+    source = settings.get("chat_template") if own_file is None else own_file
     if isinstance(source, list):  # Several, by name.
         source = next((one.get("template") for one in source if one.get("name") == "default"), None)
     if not isinstance(source, str):
@@ -167,6 +169,16 @@ def chat_template(trained: Trained) -> "ChatTemplate | None":
     return ChatTemplate(
         source, name_of("bos_token", trained.tokenizer.bos), name_of("eos_token", trained.tokenizer.eos)
     )
+
+
+def _text_of(path: Path) -> str | None:
+    """Return the text of a file beside a published model; None without it. Raises InputError if it is not UTF-8."""
+    if not path.is_file():
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is not UTF-8. Take an untouched copy of the model.") from error
 
 
 def write_vocabulary(folder: Path, tokenizer: "Tokenizer") -> None:

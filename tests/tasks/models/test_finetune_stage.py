@@ -19,7 +19,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.models.export import ExportConfig, build_export
 from tasks.models.finetune import build_finetune, read_stage_config
-from tasks.models.load import ModelSource, write_vocabulary
+from tasks.models.load import ModelSource, Trained, chat_template, write_vocabulary
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_sentencepiece
@@ -119,6 +119,14 @@ def test_a_fine_tuned_model_is_exported_or_refused_by_its_architecture(home: Pat
     assert other.identity != exported.identity
     assert {record.name for record in other.records} - {record.name for record in exported.records} == {"README.md"}
     assert len(load_file(exported.path / "model.safetensors")) > 10
+
+
+def test_a_chat_template_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "chat_template.jinja").write_bytes(b"{{ messages }}\xff")
+    with pytest.raises(InputError, match=r"chat_template\.jinja: byte 14 is not UTF-8"):
+        chat_template(Trained(tmp_path, None, None, {}))  # type: ignore[arg-type]
 
 
 def test_a_missing_file_of_examples_is_named(home: Path, tmp_path: Path) -> None:
