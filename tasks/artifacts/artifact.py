@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -104,13 +103,6 @@ class Artifact:
         if not tables:
             raise IntegrityError(f"{self.path} ({self.stage}) holds no table `{table}`")
         return pa.concat_tables(tables)
-
-    def batches(self, table: str) -> Iterator[pa.RecordBatch]:
-        """Yield the table's record batches, one part in memory at a time."""
-        from tasks.artifacts.tables.files import read_table
-
-        for path in self.files(table):
-            yield from read_table(path).to_batches()
 
     def verify(self) -> list[str]:
         """Return the names of files whose bytes do not agree with the manifest; empty if the artifact is whole."""

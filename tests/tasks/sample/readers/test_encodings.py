@@ -147,7 +147,7 @@ def test_the_encoding_is_in_each_documents_meta_and_in_the_report(tmp_path):
     (tmp_path / "in" / "b.txt").write_text(RUSSIAN, "utf-8")
     source = Source(name="s", paths=(str(tmp_path / "in"),), weight=1)
     artifact = build_sample(RunContext(tmp_path / "root", "run"), SampleConfig(sources=(source,), budget_tokens=10**9))
-    rows = [row for batch in artifact.batches("documents") for row in batch.to_pylist()]
+    rows = artifact.table("documents").to_pylist()
     assert set(rows[0]) == set(DOCUMENTS.names)
     assert {row["origin"]["path"]: row["meta"] for row in rows} == {"a.txt": '{"encoding":"cp1251"}', "b.txt": None}
     assert {row["text"] for row in rows} == {RUSSIAN}
