@@ -108,7 +108,7 @@ def explain_miss(root: Path, identity: Identity) -> CacheMiss:
     """
     folder = root / "artifacts" / identity.stage
     candidates = [path for path in folder.glob(f"*/{MANIFEST}") if not is_set_aside(path.parent)]
-    latest = sorted(candidates, key=lambda path: path.stat().st_mtime_ns, reverse=True)[:COMPARED_ARTIFACTS]
+    latest = sorted(candidates, key=_written, reverse=True)[:COMPARED_ARTIFACTS]
     others = [(path.parent, parts) for path in latest if (parts := _readable_parts(path)) is not None]
     if not others:
         return CacheMiss(NONE_YET)
@@ -117,6 +117,14 @@ def explain_miss(root: Path, identity: Identity) -> CacheMiss:
         return CacheMiss(NONE_OF_THESE_SOURCES)
     nearest, parts = min(related, key=lambda other: _distance(other[1], identity))
     return CacheMiss(first_difference(parts, identity.parts()) or "its folder was removed", nearest, parts)
+
+
+def _written(file: Path) -> int:
+    """Return when a file was written, in ns; 0 if another process removed it after it was listed."""
+    try:
+        return file.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def _distance(parts: IdentityParts, identity: Identity) -> tuple[int, int]:
@@ -173,13 +181,15 @@ def other_version(root: Path, identity: Identity) -> OtherVersion | None:
     for text in (root / "work").glob(f"*/{IDENTITY}"):
         try:
             theirs = read_sealed(text, "Remove it: the finished parts of the build are kept.")
+        except FileNotFoundError:  # Its build has ended since it was listed.
+            continue
         except IntegrityError as error:
             log.warning("%s", error)
             continue
         key = text.parent.name.partition(".")[0]
         alike = all(theirs.get(part) == parts[part] for part in parts if part not in VERSIONED)
         if alike and key != identity.key and not is_alive(root / "locks" / key):
-            found.append((text.stat().st_mtime_ns, text.parent, theirs))
+            found.append((_written(text), text.parent, theirs))
     if not found:
         return None
     _, folder, theirs = max(found, key=lambda one: one[:2])

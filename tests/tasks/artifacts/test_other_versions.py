@@ -1,12 +1,14 @@
 """Unfinished builds that another version of the code or of a library left."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tasks.artifacts import reuse
 from tasks.artifacts.identity import Identity
-from tasks.artifacts.reuse import IDENTITY, adopt, other_version, write_identity
+from tasks.artifacts.reuse import IDENTITY, NONE_YET, adopt, explain_miss, other_version, write_identity
 from tasks.common.code_fingerprint import Code
 
 ROOTS, LOOP = ("model.train.rank:main",), "model.train.trainer:step"
@@ -41,6 +43,27 @@ def test_one_whose_identity_is_damaged_is_named_and_left_out(tmp_path: Path, cap
     (folder / IDENTITY).write_bytes((folder / IDENTITY).read_bytes().replace(b"2.12.0", b"2.12.1"))
     assert other_version(tmp_path, NOW) is None
     assert f"{folder / IDENTITY} is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("looked", ["read_sealed", "is_set_aside"])
+def test_what_another_process_removes_meanwhile_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked: str
+) -> None:
+    left(tmp_path, replace(NOW, libs={"torch": "2.12.0"}))
+    artifact = tmp_path / "artifacts" / NOW.stage / "1"
+    artifact.mkdir(parents=True)
+    (artifact / "manifest.json").touch()
+    look = getattr(reuse, looked)
+
+    def look_late(path: Path, *more: str) -> object:
+        shutil.rmtree(path if path.is_dir() else path.parent)
+        return look(path, *more)
+
+    monkeypatch.setattr(reuse, looked, look_late)
+    if looked == "read_sealed":
+        assert other_version(tmp_path, NOW) is None
+    else:
+        assert explain_miss(tmp_path, NOW).cause == NONE_YET
 
 
 def test_an_adopted_build_is_found_by_whoever_builds(tmp_path: Path) -> None:
