@@ -15,7 +15,7 @@ from tasks.artifacts.workspace import FileRecord
 
 MANIFESTS, PARTS = "manifests", "parts"
 
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_PLAIN = re.compile(r"\.?[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def check_names(where: str, *names: str) -> None:

@@ -296,8 +296,9 @@ def _download(root: Path, store: ObjectStore, stage: str, identity: str, folder:
             continue
         for _, target, _ in targets:
             target.unlink(missing_ok=True)
-            if not os.listdir(target.parent):
-                target.parent.rmdir()
+        for emptied in {target.parent for _, target, _ in targets}:
+            if not os.listdir(emptied):
+                emptied.rmdir()
     return fetched
 
 

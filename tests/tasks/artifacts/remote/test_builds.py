@@ -35,6 +35,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables.files import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
+from tasks.models.finetune import UNIT, seed_files
 
 Machine = Callable[[str], Path]
 POUR = Stage("pour", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
@@ -253,6 +254,28 @@ def test_a_checkpoint_that_is_removed_while_a_slow_store_takes_it_is_put_whole(
         assert listed() == {f"scratch/steps/{newest}/{name}": f"{name} of step {newest}" for name in ("a", "b", "c")}
         assert len(store.list_objects(checkpoints_prefix("pour", "0" * 32))) == 3
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["scratch"]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_seeds_of_a_fine_tuning_reach_another_machine_or_are_left_out_as_lost(
+    store: ObjectStore, tmp_path: Path, lost: bool
+) -> None:
+    seeds = tmp_path / "work" / "scratch" / UNIT / ".result.unfinished"
+    seeds.mkdir(parents=True)
+    files = {"identity": "one", "seed-1.json": "{}", "seed-1.safetensors": "weights"}
+    for name, text in files.items():
+        (seeds / name).write_text(text)
+    identity = "2" * 32
+    PartialBuildUploader(
+        store, "finetune", identity, tmp_path / "work", seed_files, writer="w", is_lost=lambda: False
+    ).upload_finished()
+    if lost:
+        store.delete(store.list_objects(checkpoints_prefix("finetune", identity)))
+    there = tmp_path / "there"
+    there.mkdir()
+    fetched = download_partial_build(tmp_path, store, "finetune", identity, there, "another")
+    found = {path.name: path.read_text() for path in there.rglob("*") if path.is_file() and path.parent != there}
+    assert (fetched, found) == ((0, {}) if lost else (3, files))
 
 
 def test_a_build_that_ends_does_not_wait_for_checkpoints_on_their_way(store: ObjectStore, tmp_path: Path) -> None:
