@@ -38,12 +38,16 @@ class FinetuneStageConfig(StrictConfig, FinetuneConfig):
 
 
 def seed_files(scratch: Path) -> Iterator[tuple[Path, ...]]:
-    """Yield the files of each finished seed, which another machine needs to go on with the next."""
+    """Yield the mark of an unfinished run and the files of each finished seed, which another machine needs to go on
+    with the next."""
     for folder in sorted((scratch / UNIT).glob(f".{RESULT}.*")):
         mark = folder / "identity"
-        for record in sorted(folder.glob("seed-*.json")):
-            if mark.is_file() and record.with_suffix(".safetensors").is_file():
-                yield mark, record.with_suffix(".safetensors"), record
+        weights = [record.with_suffix(".safetensors") for record in sorted(folder.glob("seed-*.json"))]
+        finished = [path for path in weights if path.is_file()]
+        if mark.is_file() and finished:
+            yield (mark,)
+            for path in finished:
+                yield path, path.with_suffix(".json")
 
 
 FINETUNE = Stage(

@@ -40,7 +40,7 @@ Group = Sequence[Path]
 
 ResumeFiles = Callable[[Path], Iterable[Group]]
 """Given a build's scratch folder, returns the files that another machine needs to resume, in groups that belong
-together, in the order in which they may be read while the build runs."""
+together, in the order in which they may be read while the build runs. No file is in two groups."""
 
 
 def unfinished_key(stage: str, identity: str) -> str:
