@@ -244,13 +244,16 @@ def _result(tables: dict[str, pa.Table], decisions: list[Rollback], config: Trai
 
 
 def kept_files(scratch: Path) -> Iterator[tuple[Path, ...]]:
-    """Yield the files of an unfinished training that another machine needs to finish it with the same bits: complete
-    checkpoints first, each whole or not at all, then decisions.
+    """Yield the files of an unfinished training that another machine needs to finish it with the same bits: whether a
+    replay was given up, then complete checkpoints, each whole or not at all, then decisions.
 
     The order matters: a rollback decision invalidates the checkpoints after it, which a reader with both knows; a later
-    checkpoint without its decision would be taken for one of the first attempt.
+    checkpoint without its decision would be taken for one of the first attempt. Checkpoints of a replay are removed
+    before it counts as given up.
     """
     out = scratch / TRAINING
+    if (out / TRAINED_ANEW).exists():
+        yield (out / TRAINED_ANEW,)
     for marker in sorted(complete_markers(out)):
         yield tuple(sorted(path for path in marker.parent.iterdir() if path.is_file()))
     for attempt in sorted((out / ATTEMPTS).glob("[0-9]*")):
