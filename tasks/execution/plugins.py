@@ -132,7 +132,7 @@ def _load(module: str, folder: Path, sources: dict[str, _Source], name: str, whe
     importlib.invalidate_caches()
     try:
         loaded = importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # A script may end the process.
         raise RecipeError(f"{where}: `{name}`: importing {module} failed: {type(error).__name__}: {error}") from error
     if not _lies_in(loaded, folder):
         raise RecipeError(
@@ -172,7 +172,7 @@ def _fingerprint(module: str, folder: Path, name: str, where: str) -> tuple[dict
             sources[current] = _Source(path, read_bytes(path))
             tree = ast.parse(sources[current].code, filename=str(path))
         except SyntaxError as error:
-            raise RecipeError(f"{where}: `{name}`: {path}:{error.lineno}: {error.msg}") from error
+            raise RecipeError(f"{where}: `{name}`: {path}:{error.lineno or 1}: {error.msg}") from error
         except OSError as error:
             raise RecipeError(f"{where}: `{name}`: {path} cannot be read ({error})") from error
         digests[current] = digest_bytes(meaning(tree).encode())
