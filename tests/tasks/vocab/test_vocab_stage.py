@@ -69,7 +69,7 @@ def test_text_too_small_says_how_many_pieces_it_gives(context, documents):
 
 
 def test_a_size_that_is_refused_is_not_advised():
-    with pytest.raises(InputError, match=r"gives 261 tokens at most\. Add text \(vocab\.max_bytes is"):
+    with pytest.raises(InputError, match=r"gives 262 tokens at most\. Add text \(vocab\.max_bytes is"):
         train_sentencepiece(["a"], VocabConfig(vocab_size=300))
 
 
