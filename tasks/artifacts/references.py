@@ -63,15 +63,16 @@ def _folder(reference: str, root: Path, stage: str, setting: str) -> Path:
     return root / "artifacts" / stage / found[0]
 
 
-def kept_artifact(reference: str | None, root: Path, stage: str) -> Artifact | None:
-    """Return the artifact of `stage` whose aggregate is kept, or None where it is to be measured.
+def kept_artifact(reference: str | None, root: Path, stage: str, setting: str = SETTING) -> Artifact | None:
+    """Return the artifact of `stage` whose aggregate is kept, or None where it is to be measured; `setting` is the key
+    that names it.
 
     `reference` is None, a run, an artifact's folder or identity, or `latest:NAME` for the last run of a recipe, which
     is None before its first run. Raises RecipeError for an unknown run or one that ended before the stage.
     """
     if reference is not None and reference.startswith(LATEST):
         reference = _last_run(root, reference.removeprefix(LATEST), stage)
-    return None if reference is None else resolve_artifacts([reference], root, stage, SETTING)[0]
+    return None if reference is None else resolve_artifacts([reference], root, stage, setting)[0]
 
 
 def _last_run(root: Path, name: str, stage: str) -> str | None:

@@ -30,7 +30,7 @@ def build_decontaminate(context: RunContext, documents: Artifact, config: Decont
     """
     benchmarks = benchmark_contents(context.root, config)
     kept = kept_artifact(config.keep, context.root, DECONTAMINATE.name)
-    kept_heldout = kept_artifact(config.keep_heldout, context.root, DECONTAMINATE.name)
+    kept_heldout = kept_artifact(config.keep_heldout, context.root, DECONTAMINATE.name, "decontaminate.keep_heldout")
     if kept_heldout is not None:
         _check_seed(kept_heldout, config)
 

@@ -76,6 +76,12 @@ def gate_scores(gated: GatedModel, heldout: Sequence[EncodedSource], config: Eva
             f" {', '.join(sources) or 'none'}). Raise decontaminate.heldout_share, or"
             f" decontaminate.heldout_min_documents for a small source."
         )
+    lossy = next((sources[source] for source in gate.sources if sources[source].unknown), None)
+    if lossy is not None:
+        raise InputError(
+            f"evaluate.gate: the held-out text of `{lossy.name}` has {lossy.unknown} unknown tokens, whose text is"
+            f" lost, so that it has no bits per byte. Name other sources."
+        )
     base = _load_base(gate.base_model, gated)
     rows: list[ScoreRow] = []
     for name in gate.sources:

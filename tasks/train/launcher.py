@@ -125,7 +125,8 @@ def _dispatch_line(line: bytes, on_log: OnLog, log: IO[bytes]) -> None:
         message = json.loads(line)
     except ValueError:
         message = None
-    if isinstance(message, dict):
+    # A library may print JSON of its own.
+    if isinstance(message, dict) and "kind" in message:
         on_log(cast(Message, message))
     log.write(line + b"\n")
     log.flush()
@@ -184,7 +185,8 @@ def _stop_trainer(trainer: subprocess.Popen[bytes], stop_seconds: float) -> None
 def _exit_error(code: int, log_path: Path, log_begin: int) -> BessemerError:
     log_tail = _log_tail(log_path, log_begin)
     if code < 0:
-        name = signal.Signals(-code).name
+        # Most real-time signals have no name.
+        name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
         hint = " (often the kernel, when memory runs out)" if -code == signal.SIGKILL else ""
         return Infra(
             f"train: the trainer was killed by {name}{hint}. The next attempt resumes from its last checkpoint."

@@ -114,8 +114,10 @@ class Requester:
         return self._cache[key]
 
     def partial(self, item: Item, examples: Sequence[Item]) -> Response | None:
-        """Return log p of the ending after each of the item's beginnings (partial scoring, Trinh and Le 2018)."""
-        beginnings = [choice.removesuffix(item.ending).rstrip() for choice in item.choices]
+        """Return log p of the ending after each of the item's beginnings, which follow its context (partial scoring,
+        Trinh and Le 2018)."""
+        starts = [choice.removesuffix(item.ending).rstrip() for choice in item.choices]
+        beginnings = [item.context + delimiter(item.context, start, item.lang) + start for start in starts]
         scores: list[float] = []
         prompts: list[Prompt] = []
         for beginning in beginnings:

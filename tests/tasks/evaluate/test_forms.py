@@ -77,6 +77,18 @@ def test_a_winograd_schema_is_scored_by_its_ending_alone(tokenizer: Tokenizer, n
     assert PartialScoringTask().request(requester, Item("2", "en", "", choices, 0, ""), ()) is None
 
 
+def test_the_context_of_a_schema_is_read_before_its_beginnings(tokenizer: Tokenizer, network: GPT) -> None:
+    requester = Requester(CausalScorer(network), tokenizer, Scoring(form="partial"), "")
+    pairs = [("", ("the cat sat on the log", "the dog sat on the log")), ("the cat", ("sat on the log",) * 2)]
+    alone, after = (
+        PartialScoringTask().request(requester, Item(context, "en", context, choices, 0, "", ending="on the log"), ())
+        for context, choices in pairs
+    )
+    assert alone is not None
+    assert after is not None
+    assert after.log_probabilities == (alone.log_probabilities[0],) * 2
+
+
 def test_a_gpt_writes_what_it_generates_up_to_a_stop(tokenizer: Tokenizer, network: GPT) -> None:
     prompt = (EOS, *tokenizer.encode("the cat"))
     text = tokenizer.decode_following(generate_tokens(network, prompt, max_new_tokens=12, temperature=0.0, stop=EOS))

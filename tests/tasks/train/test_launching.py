@@ -41,10 +41,11 @@ def launch(tmp_path: Path, code: str, *arguments: str, **patience: Any) -> list[
 
 
 def test_json_lines_are_heard_and_all_that_is_said_goes_to_the_log(tmp_path):
-    code = "import sys; print('{\"step\": 1}'); print('stray'); sys.stderr.write('human\\n'); print('{\"step\": 2}')"
-    assert launch(tmp_path, code) == [{"step": 1}, {"step": 2}]
+    first, last = '{"kind": "step"}', '{"kind": "event"}'
+    code = f"import sys; print({first!r}); print('stray'); sys.stderr.write('human\\n'); print({last!r})"
+    assert launch(tmp_path, code) == [{"kind": "step"}, {"kind": "event"}]
     lines = (tmp_path / "runs" / "train.log").read_text().splitlines()
-    assert sorted(lines) == ["human", "stray", '{"step": 1}', '{"step": 2}']
+    assert sorted(lines) == sorted(["human", "stray", first, last])
 
 
 def test_a_last_line_without_line_end_is_heard(tmp_path):
@@ -109,9 +110,14 @@ def test_words_of_an_earlier_try_are_not_repeated(tmp_path):
     assert "ZeroDivisionError" not in str(caught.value)
 
 
-def test_death_by_signal_is_worth_another_try(tmp_path):
-    with pytest.raises(Infra, match="killed by SIGKILL"):
-        launch(tmp_path, "import os; os.kill(os.getpid(), 9)")
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
+def test_death_by_signal_is_worth_another_try(number, name, tmp_path):
+    with pytest.raises(Infra, match=f"killed by {name}"):
+        launch(tmp_path, f"import os; os.kill(os.getpid(), {number})")
+
+
+def test_json_of_a_library_is_no_message_of_the_trainer(tmp_path):
+    assert launch(tmp_path, """print('{"rank": 0}'); print('{"kind": "event"}'); print('7')""") == [{"kind": "event"}]
 
 
 def test_a_trainer_without_a_heartbeat_is_killed(tmp_path):
@@ -121,21 +127,22 @@ def test_a_trainer_without_a_heartbeat_is_killed(tmp_path):
     assert time.monotonic() - began < 10
 
 
+def beating(times: int) -> str:
+    """Return a trainer that writes so many heartbeats, one each tenth of a second, and then a message."""
+    beat = f"for _ in range({times}): pathlib.Path(sys.argv[1]).touch(); time.sleep(0.1)"
+    return f"import pathlib, sys, time\n{beat}\nprint('{{\"kind\": 1}}')"
+
+
 def test_a_beating_heart_is_not_hung(tmp_path):
-    code = (
-        "import pathlib, sys, time\nfor _ in range(30): pathlib.Path(sys.argv[1]).touch(); time.sleep(0.1)\nprint('{}')"
-    )
-    assert launch(tmp_path, code, str(tmp_path / "heartbeat"), hang_seconds=2.0) == [{}]
+    assert launch(tmp_path, beating(30), str(tmp_path / "heartbeat"), hang_seconds=2.0) == [{"kind": 1}]
 
 
 @pytest.mark.parametrize("days", [1, -1])
 def test_a_clock_that_jumps_neither_kills_nor_spares(tmp_path, monkeypatch, days):
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + days * 86400)
-    beats = (
-        "import pathlib, sys, time\nfor _ in range(8): pathlib.Path(sys.argv[1]).touch(); time.sleep(0.1)\nprint('{}')"
-    )
-    assert launch(tmp_path, beats, str(tmp_path / "heartbeat"), hang_seconds=2.0) == [{}]
+    beats = beating(8)
+    assert launch(tmp_path, beats, str(tmp_path / "heartbeat"), hang_seconds=2.0) == [{"kind": 1}]
     with pytest.raises(Infra, match="no heartbeat for 1 seconds"):
         launch(tmp_path, "import time; time.sleep(60)", hang_seconds=1.0)
 
@@ -200,7 +207,7 @@ def test_the_trainer_starts_without_what_the_shell_says_of_arithmetic(
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     monkeypatch.setenv("MKL_CBWR", "AVX2")
     monkeypatch.setenv("AWS_PROFILE", "mine")
-    reported = "import json, os; print(json.dumps(dict(os.environ)))"
+    reported = "import json, os; print(json.dumps({'kind': '', **os.environ}))"
     (environment,) = launch(tmp_path, reported, given={"MKL_CBWR": "COMPATIBLE"})
     assert "ATEN_CPU_CAPABILITY" not in environment
     assert environment["MKL_CBWR"] == "COMPATIBLE"
