@@ -87,12 +87,10 @@ def write_short_recipe(scan: FolderScan, name: str, base: PublishedModel | None 
 def _base_model_lines(scan: FolderScan, base: PublishedModel) -> list[str]:
     found = Counter(code for source in scan.sources for code in source.languages.elements())
     scripts = [code for code, _ in found.most_common() if code in get_args(Language)]
-    lines = [
-        "[vocab]",
-        f"# extend = {{ {scripts[0]} = 4000 }}    # new tokens for text that the base spells in many",
-        "",
-    ]
-    lines = lines if scripts else []
+    lines: list[str] = []
+    if scripts:
+        why = "new tokens for text that the model's vocabulary spells in many"
+        lines += ["[vocab]", f"# extend = {{ {scripts[0]} = 4000 }}    # {why}", ""]
     lines += [
         f"[train]    # from {base.folder.name}, {format_count(base.parameters)} parameters, with its vocabulary",
         f"base_model = {toml_value(str(base.folder))}",

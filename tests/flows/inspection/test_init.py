@@ -732,7 +732,9 @@ def test_a_base_model_is_trained_further_with_its_vocabulary_in_rows_of_a_thousa
 def test_a_base_model_with_a_table_of_positions_keeps_its_context(folder: Path, published: Path, tmp_path: Path):
     config = {"model_type": "gpt2", "vocab_size": 512, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 2048}
     (published / "config.json").write_text(json.dumps(config))
-    assert init_with_base(folder, published, tmp_path / "it.toml").exit_code == 0
+    # English, which the vocabulary is not extended for.
+    assert init_with_base(folder / "programs", published, tmp_path / "it.toml").exit_code == 0
+    assert "extend" not in (tmp_path / "it.toml").read_text()
     assert load_recipe(tmp_path / "it.toml", tmp_path).train.model.context == 2048
     shorter = load_recipe(tmp_path / "it.toml", tmp_path, ["train.model.context=1024"]).train.model
     with pytest.raises(RecipeError, match=r"has context = 2048, and this run asks for 1024"):
