@@ -74,7 +74,10 @@ def effective_config(run: TrainerRun, decisions: Iterable[Decision]) -> TrainerR
     """Return the run under all settings changed since it began; RecipeError where they contradict each other."""
     changes: dict[str, Any] = {}
     for decision in decisions:
-        changes.update(decision.settings)
+        for path, value in decision.settings.items():
+            # Last, since a later setting of a whole table would replace it.
+            changes.pop(path, None)
+            changes[path] = value
     return with_settings(run, changes) if changes else run
 
 
@@ -90,6 +93,8 @@ def with_settings(run: TrainerRun, settings: Mapping[str, Any]) -> TrainerRun:
         section = values
         for key in sections:
             section = section.setdefault(key, {})
+            if not isinstance(section, dict):
+                raise RecipeError(f"{path} is no setting of training: {key} is no table. Set {key} as a whole.")
         if value is None:
             section.pop(name, None)
         else:

@@ -36,8 +36,8 @@ DIVERGED = "diverged"
 class Guard:
     """The guard of one attempt.
 
-    `run` is the run as it began, `state` the guard's state in the checkpoint from which the attempt resumes. With the
-    guard off, only non-finite steps are rejected, and no rollback is possible.
+    `run` has the settings that decisions changed, and `state` is the guard's in the checkpoint from which the attempt
+    resumes. With the guard off, only non-finite steps are rejected, and no rollback is possible.
     """
 
     def __init__(self, run: TrainerRun, decisions: Sequence[Decision], state: GuardState | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from model.checkpoint.state import HealthState
 from model.config.network import width_multiplier
-from model.config.options import DEFAULT_POLICY, FLOAT16_RECOVERY_STEP, RecoveryStep
+from model.config.options import DEFAULT_POLICY, FLOAT16_RECOVERY_STEP, PhaseConfig, RecoveryStep
 from model.config.train import TrainerRun
 from model.guard.decisions import Decision, effective_config, with_settings
 from model.guard.detection import Divergence
@@ -77,26 +77,26 @@ def decide(
 ) -> Decision:
     """Return the decision that answers `divergence`; raise RecoveryExhausted where none is left.
 
-    `run` is the run as it began, `existing` the steps of the checkpoints on disk, and `positions(step)` the range of
-    ORDER that a step reads, of `steps` in all. The data of the whole episode are skipped, with a margin before and
-    after it: what caused it may have been read before it showed. Where the divergence recurs after data were skipped
-    for it, it lasts longer than it had when it was detected; then as many steps as it has lasted are skipped after it,
-    if `guard.most_skipped` allows it.
+    `run` is the run as it began, which `decisions` changed, `existing` the steps of the checkpoints on disk, and
+    `positions(step)` the range of ORDER that a step reads, of `steps` in all. The data of the whole episode are
+    skipped, with a margin before and after it: what caused it may have been read before it showed. Where the divergence
+    recurs after data were skipped for it, it lasts longer than it had when it was detected; then as many steps as it
+    has lasted are skipped after it, if `guard.most_skipped` allows it.
     """
-    guard = run.train.guard
+    guard = effective_config(run, decisions).train.guard
     if not guard.enabled:
         raise RecoveryExhausted("the guard is off")
     # A manual intervention resets the guard's counts.
     newest_first = [*takewhile(lambda decision: decision.by == "guard", reversed(decisions))]
     same = [*takewhile(lambda other: abs(other.onset - divergence.onset) <= SAME_WITHIN, newest_first)][::-1]
-    policy = guard.ladder or default_policy(run)
+    before_it = effective_config(run, decisions[: len(decisions) - len(same)])
+    policy = guard.ladder or default_policy(before_it)
     if len(same) >= len(policy):
         raise RecoveryExhausted(f"the same divergence recurred after each of the {len(policy)} steps of guard.ladder")
     if len(newest_first) >= guard.most_rollbacks:
         raise RecoveryExhausted(
             f"the guard has rolled back {guard.most_rollbacks} times, the limit of guard.most_rollbacks"
         )
-    before_it = decisions[: len(decisions) - len(same)]
     begin, rows = positions(max(0, divergence.onset - SKIPPED_MARGIN))[0], positions(steps - 1)[1]
     before = [decision.skipped for decision in decisions if decision.skipped]
     lasted = divergence.step + 1 - min([divergence.onset, *(decision.onset for decision in same)]) if same else 0
@@ -118,7 +118,7 @@ def decide(
         to_step=_target(same, divergence.onset - guard.margin_steps, health, existing),
         skipped=skipped,
         firing=len(same) + 1,
-        settings=settings_of(policy[len(same)], effective_config(run, before_it)),
+        settings=settings_of(policy[len(same)], before_it),
     )
 
 
@@ -144,6 +144,9 @@ def settings_of(recovery: RecoveryStep, run: TrainerRun) -> dict[str, Any]:
     if recovery.lr_factor != 1.0:
         for name in ("start_lr", "peak_lr", "end_lr"):
             settings[f"train.schedule.{name}"] = getattr(train.schedule, name) * recovery.lr_factor
+        phases = [_scaled(phase, recovery.lr_factor) for phase in train.phases]
+        if phases != [*train.phases]:
+            settings["train.phases"] = [phase.model_dump(mode="json", exclude_unset=True) for phase in phases]
     if recovery.max_norm is not None:
         for name in ("max_norm", "early_norm"):
             settings[f"train.clip.{name}"] = min(getattr(train.clip, name), recovery.max_norm)
@@ -157,6 +160,12 @@ def settings_of(recovery: RecoveryStep, run: TrainerRun) -> dict[str, Any]:
             # A loss scale without float16 has no effect, which is an error.
             settings["train.loss_scale"] = None
     return settings
+
+
+def _scaled(phase: PhaseConfig, factor: float) -> PhaseConfig:
+    """Return a phase with its own rates, if it has any, multiplied."""
+    rates = {"start_lr": phase.start_lr, "end_lr": phase.end_lr}
+    return phase.model_copy(update={name: rate * factor for name, rate in rates.items() if rate is not None})
 
 
 def _covered(ranges: Iterable[tuple[int, int]]) -> int:

@@ -33,6 +33,7 @@ from model.errors import GuardError, InputError, RecipeError
 from model.files import link_or_copy
 from model.guard.decisions import ATTEMPTS, Decision, effective_config, read_decisions, with_settings
 from model.guard.guard import is_abandoned, load_metrics_log, write_decision
+from model.guard.policy import check_policy
 from model.optim.schedules import TrainingSchedule
 from model.train.micro_batch import DECISION as MICRO_BATCH
 from model.train.resume import changed_versions
@@ -130,6 +131,7 @@ def _check_settings(run: TrainerRun, settings: Mapping[str, Any]) -> None:
             f"model.activation {run.model.activation} cannot become {other.model.activation}: a gated activation has"
             f" weights of its own"
         )
+    check_policy(other)
 
 
 @dataclass(frozen=True)

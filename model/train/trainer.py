@@ -146,7 +146,7 @@ def _attempt(
 
     objective, schedule = make_objective(run), TrainingSchedule(run.train, data.positions, run.model.context)
     attempt = Attempt(run, data, objective, schedule, engine, ranks, log, channel)
-    guard = Guard(original, decisions, state["guard"] if state else None)
+    guard = Guard(run, decisions, state["guard"] if state else None)
     scale = LossScale(run.train, state["loss_scale"] if state and state["dtype"] == run.train.dtype else None)
     divergence: Divergence | None = None
     with CheckpointWriter(folder, ranks, lambda step: channel.send({"kind": "checkpoint", "step": step})) as writer:

@@ -10,6 +10,7 @@ import pyarrow.ipc
 import pytest
 
 import model.train.trainer
+from model.checkpoint.checkpoint import checkpoint_state
 from model.config.train import TrainerRun
 from model.engines import make_engine
 from model.errors import BessemerError, InputError, RecipeError
@@ -114,6 +115,14 @@ def test_what_opt_changed_can_be_changed(stopped, settings: dict[str, Any]) -> N
     assert weights(result) != weights(train(stopped("untouched"))) or settings == {"train.micro_batch_rows": 2}
 
 
+def test_checkpoints_at_another_distance_may_be_gone_back_to(stopped) -> None:
+    run = stopped(guard={"healthy_steps": 1})
+    intervene(run.out, {"train.checkpoint_steps": 4}, None, "disks are slow")
+    train(run)
+    state = checkpoint_state(run.out / "checkpoints", 12)
+    assert state["guard"]["health"] == {"candidates": [12], "healthy": [3, 6, 8]}
+
+
 def test_a_person_may_take_it_back(stopped) -> None:
     run = stopped()
     intervene(run.out, {"train.optimizer.kind": "sgd"}, None, "Adam is lost")
@@ -129,6 +138,7 @@ def test_a_person_may_take_it_back(stopped) -> None:
         ({"model.layers": 3}, None, RecipeError, "the weights belong to the network as it is"),
         ({"model.activation": "swiglu"}, None, RecipeError, "a gated activation has weights of its own"),
         ({"train.optimizer.kind": "adam"}, None, RecipeError, "train.optimizer.kind"),
+        ({"train.engine": "fsdp", "train.guard.ladder": [{"optimizer": "muon"}]}, None, RecipeError, "whole matrices"),
         ({}, 5, InputError, "the run can resume from 0, 3, 6"),
     ],
 )

@@ -13,10 +13,15 @@ from model.guard.decisions import Decision, effective_config, with_settings
 from model.guard.detection import Divergence
 from model.guard.guard import Guard
 from model.guard.policy import Health, RecoveryExhausted, check_policy, decide, default_policy, settings_of
+from model.optim.schedules import TrainingSchedule
 
 STEPS = 1000
 HEALTHY = [300, 350, 400]
 EXISTING = [*HEALTHY, 450, 500]
+
+
+def by_hand(attempt: int, **settings: Any) -> Decision:
+    return Decision(attempt=attempt, by="hand", cause="", onset=0, step=0, to_step=0, settings=settings)
 
 
 def make_run(model: GPTConfig | None = None, **train: Any) -> TrainerRun:
@@ -77,6 +82,47 @@ def test_other_trouble_begins_at_the_first_rung_with_what_holds_by_then() -> Non
     assert effective_config(run, decisions).train.schedule.peak_lr == pytest.approx(2e-3 * 0.9 * 0.9)
 
 
+def test_of_two_changes_of_a_setting_the_later_holds() -> None:
+    """Though a change of its whole table came between them."""
+    rates = ({"train.schedule.peak_lr": 1e-3}, {"train.schedule": {"peak_lr": 5e-4}}, {"train.schedule.peak_lr": 2e-4})
+    decisions = [by_hand(number, **rate) for number, rate in enumerate(rates, 1)]
+    assert [effective_config(make_run(), decisions[:count]).train.schedule.peak_lr for count in (1, 2, 3)] == [
+        1e-3,
+        5e-4,
+        2e-4,
+    ]
+
+
+def test_rates_of_phases_fall_too() -> None:
+    run = make_run(phases=[{"share": 0.2, "start_lr": 2e-3, "end_lr": 1e-3}, {"share": 0.1, "weights": {"news": 1.0}}])
+    lower = with_settings(run, settings_of(RecoveryStep(lr_factor=0.5), run))
+    before, after = (TrainingSchedule(one.train, 16_000, 256) for one in (run, lower))
+    for share in (0.5, 0.75, 0.9, 1.0):
+        assert after.learning_rate(share) == pytest.approx(before.learning_rate(share) / 2)
+    assert [phase.weights for phase in lower.train.phases] == [{}, {"news": 1.0}]
+    without = make_run(phases=[{"share": 0.1, "weights": {"news": 1.0}}])
+    assert "train.phases" not in settings_of(RecoveryStep(lr_factor=0.5), without)
+
+
+def test_a_person_may_change_the_guard() -> None:
+    run = make_run()
+    short = by_hand(1, **{"train.guard.ladder": [{"lr_factor": 0.5}]})
+    decision = decided(run, [short], 425, 435)
+    assert decision.settings["train.schedule.peak_lr"] == 1e-3
+    with pytest.raises(RecoveryExhausted, match="each of the 1 steps"):
+        decided(run, [short, decision], 426, 436)
+    with pytest.raises(RecoveryExhausted, match="the guard is off"):
+        decided(run, [by_hand(1, **{"train.guard.enabled": False})], 425, 435)
+
+
+def test_sgd_that_a_person_chose_does_not_become_sgd_at_ten_times_the_rate() -> None:
+    run, decisions = make_run(), [by_hand(1, **{"train.optimizer.kind": "sgd", "train.schedule.peak_lr": 0.02})]
+    for onset in (425, 430, 440, 441):
+        decisions.append(decided(run, decisions, onset, onset + 10))
+    with pytest.raises(RecoveryExhausted, match="each of the 4 steps"):
+        decided(run, decisions, 435, 445)
+
+
 def test_most_rollbacks() -> None:
     run = make_run(guard={"most_rollbacks": 2})
     decisions = fired(run, 200, 500)
@@ -87,8 +133,7 @@ def test_most_rollbacks() -> None:
 def test_a_person_gives_the_guard_a_new_start() -> None:
     run = make_run()
     decisions = fired(run, 425, 430, 440, 441, 435)
-    by_hand = Decision(attempt=6, by="hand", cause="", onset=445, step=445, to_step=400)
-    decision = decided(run, [*decisions, by_hand], 436, 446)
+    decision = decided(run, [*decisions, by_hand(6)], 436, 446)
     assert (decision.attempt, decision.firing) == (7, 1)
 
 
@@ -159,13 +204,15 @@ def test_what_was_left_out_stays_left_out() -> None:
     [
         ({"train.peak_lr": 1.0}, "train.peak_lr: Extra inputs"),
         ({"out": "elsewhere"}, "out is no setting of training"),
+        ({"train.phases.0.end_lr": 0.0}, "train.phases.0.end_lr is no setting of training: phases is no table"),
+        ({"train.seed.value": 2}, "train.seed.value is no setting of training: seed is no table"),
         ({"train.batch_rows": 7, "train.micro_batch_rows": 4}, "micro_batch_rows 4 does not divide batch_rows 7"),
         ({"train.optimizer.kind": "adam"}, "train.optimizer.kind"),
     ],
 )
 def test_changes_that_cannot_be(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError, match=words):
-        with_settings(make_run(), settings)
+        with_settings(make_run(seed=1, phases=[{"share": 0.1, "end_lr": 1e-4}]), settings)
 
 
 def test_rungs_are_written_in_a_recipe() -> None:
