@@ -138,13 +138,17 @@ def final_steps(steps: pa.Table) -> pa.Table:
 
 
 def recent_loss(log: MetricsLog, step: int) -> float | None:
-    """Return the mean training loss of the last tenth of the first `step` steps; None where none was applied.
+    """Return the mean training loss of the applied ones of the last tenth of the first `step` steps; None where none
+    was applied.
 
-    A mean, since a single step's loss depends on its rows as much as on the network.
+    A mean, since a single step's loss depends on its rows as much as on the network. The loss of a rejected step may be
+    infinite, and is none of what the weights learnt from.
     """
     tables = log.tables()
-    metrics = final_rows(tables["metrics"], tables["steps"])
-    steps = metrics.column("step")
+    steps = final_steps(tables["steps"])
     first = step - max(1, round(RECENT_SHARE * step))
-    recent = metrics.filter(pc.and_(pc.greater_equal(steps, first), pc.less(steps, step)))
-    return pc.mean(recent.column("loss")).as_py()
+    number = steps.column("step")
+    recent = pc.and_(pc.greater_equal(number, first), pc.less(number, step))
+    applied = steps.filter(pc.and_(recent, steps.column("applied"))).column("step")
+    metrics = final_rows(tables["metrics"], tables["steps"])
+    return pc.mean(metrics.filter(pc.is_in(metrics.column("step"), applied)).column("loss")).as_py()

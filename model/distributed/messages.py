@@ -63,7 +63,7 @@ class Saved(TypedDict):
 
 
 class PausedAt(TypedDict):
-    """Training paused after `step` steps; `loss` is None where it was not finite."""
+    """Training paused after `step` steps; `loss` is None where no recent step was applied."""
 
     kind: Literal["paused"]
     step: int

@@ -1,6 +1,5 @@
 """What watches the steps of an attempt: tables and messages, heartbeats, the guard, validation, checkpoints."""
 
-import math
 from typing import NoReturn
 
 from model.checkpoint.metrics import recent_loss
@@ -240,9 +239,6 @@ class Checkpoints(Callback):
         attempt = self._attempt
         attempt.channel.between_steps()
         self._writer.finish()
-        loss = recent_loss(attempt.log, self._pause)
-        # A run that diverged may have no finite loss, and JSON has no word for any other.
-        loss = loss if loss is not None and math.isfinite(loss) else None
-        steps = attempt.schedule.steps
+        loss, steps = recent_loss(attempt.log, self._pause), attempt.schedule.steps
         attempt.channel.send({"kind": "paused", "step": self._pause, "steps": steps, "loss": loss})
-        raise Paused(self._pause, attempt.schedule.steps, loss)
+        raise Paused(self._pause, steps, loss)

@@ -1,5 +1,6 @@
 """The metrics log: equal rows give equal bytes, whenever they were written; the mean of the last losses."""
 
+import math
 from pathlib import Path
 
 import pyarrow as pa
@@ -101,8 +102,8 @@ def journal_of(losses: list[float]) -> MetricsLog:
     return journal
 
 
-def _add(journal: MetricsLog, step: int, loss: float) -> None:
-    journal.add("steps", step=step, pos_start=step, pos_end=step + 1, row_pieces=1, applied=True)
+def _add(journal: MetricsLog, step: int, loss: float, *, applied: bool = True) -> None:
+    journal.add("steps", step=step, pos_start=step, pos_end=step + 1, row_pieces=1, applied=applied)
     journal.add("metrics", step=step, tokens=step, loss=loss, grad_norm=1.0, lr=1.0, max_norm=1.0, scale=1.0)
 
 
@@ -112,6 +113,17 @@ def test_the_recent_loss_is_the_mean_of_the_last_tenth_before_a_step() -> None:
     assert recent_loss(journal, 20) == (18 + 19) / 2
     assert recent_loss(journal, 3) == 2.0
     assert recent_loss(MetricsLog(), 3) is None
+
+
+def test_losses_of_rejected_steps_do_not_count() -> None:
+    journal = journal_of([float(step) for step in range(38)])
+    _add(journal, 38, math.inf, applied=False)
+    _add(journal, 39, 39.0)
+    assert recent_loss(journal, 40) == (36 + 37 + 39) / 3
+    assert recent_loss(journal, 39) == (35 + 36 + 37) / 3
+    rejected = MetricsLog()
+    _add(rejected, 0, 5.0, applied=False)
+    assert recent_loss(rejected, 1) is None
 
 
 def test_losses_that_the_guard_went_back_from_do_not_count() -> None:
