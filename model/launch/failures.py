@@ -205,17 +205,21 @@ def read_restarts(out: Path) -> list[dict[str, Any]]:
 
 def import_restarts(out: Path, log: "MetricsLog") -> None:
     """Append the supervisor's lines that `log` lacks to its EVENTS, with their original times."""
-    kinds = log.tables()["events"]["kind"].to_pylist()
-    imported = sum(kind in RECORDED for kind in kinds)
-    for line in read_restarts(out)[imported:]:
+    events = log.tables()["events"]
+    # Not by their number: the record may have been removed, and begun again.
+    known = set(zip(*(events[name].to_pylist() for name in ("kind", "time", "detail")), strict=True))
+    for line in read_restarts(out):
         facts = {key: value for key, value in line.items() if key not in ("kind", "time", "step")}
+        detail = json.dumps(facts, sort_keys=True)
+        if (line["kind"], line["time"], detail) in known:
+            continue
         log.add(
             "events",
             seq=log.count("events"),
             time=line["time"],
             step=line["step"],
             kind=line["kind"],
-            detail=json.dumps(facts, sort_keys=True),
+            detail=detail,
             positions=[],
             **{"class": "Infra"},
         )

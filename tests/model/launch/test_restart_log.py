@@ -63,6 +63,17 @@ def test_a_journal_of_an_older_checkpoint_takes_them_again(tmp_path: Path) -> No
     assert [step for _, step, _, _ in events(older)] == [step for _, step, _, _ in events(journal)] == [1, 2]
 
 
+def test_lines_of_a_record_that_was_removed_and_begun_again_are_all_taken(tmp_path: Path) -> None:
+    record, journal = RestartLog(tmp_path), MetricsLog()
+    for step in (1, 2):
+        record.append("restart", step=step)
+    import_restarts(tmp_path, journal)
+    (tmp_path / RESTARTS_FILE).unlink()
+    record.append("restart", step=3)
+    import_restarts(tmp_path, journal)
+    assert [step for _, step, _, _ in events(journal)] == [1, 2, 3]
+
+
 def test_half_a_line_that_a_kill_left_harms_no_other(tmp_path: Path) -> None:
     RestartLog(tmp_path).append("restart", step=1)
     file = tmp_path / RESTARTS_FILE
