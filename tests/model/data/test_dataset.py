@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.data.dataset import SequenceReader
+from model.data.dataset import SequenceReader, open_table
 from model.data.row_format import RowFormat
 from model.data.schema import sequences_schema
 from model.errors import InputError
@@ -73,6 +73,11 @@ def test_missing_and_broken_files_are_named(tmp_path: Path, write_order) -> None
     (tmp_path / "broken.arrow").write_bytes(b"no arrow at all")
     with pytest.raises(InputError, match=r"broken\.arrow is not an Arrow file"):
         SequenceReader([tmp_path / "broken.arrow"], order)
+    # Of a changed byte in the footer, Arrow raises OSError, which would count as a failure of the machine.
+    whole = order.read_bytes()
+    (tmp_path / "broken.arrow").write_bytes(whole[:-14] + bytes(4) + whole[-10:])
+    with pytest.raises(InputError, match=r"broken\.arrow is not an Arrow file"):
+        open_table(tmp_path / "broken.arrow")
 
 
 def test_token_ids_take_four_bytes_only_where_two_are_too_few() -> None:
