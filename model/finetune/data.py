@@ -155,7 +155,8 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
 def _object(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # An integer of thousands of digits, or lists within thousands of others.
         raise InputError(f"{where} is no JSON: {error}") from error
     if not isinstance(record, dict):
         raise InputError(f"{where} is no object with fields, but {line.strip()[:60]}")

@@ -44,6 +44,8 @@ def written(tmp_path: Path) -> Callable[..., Path]:
         ("span", {"question": "what", "text": "tin", "answer": 3}, "must be text or a list"),
         ("text", ["tin"], "no object with fields"),
         ("text", '{"text": "tin", ', "line 2 is no JSON"),
+        ("text", '{"text": ' + "1" * 5000 + "}", "line 2 is no JSON: Exceeds the limit"),
+        ("text", "[" * 200_000, "line 2 is no JSON: maximum recursion depth"),
     ],
 )
 def test_a_wrong_line_is_named(written: Callable[..., Path], kind: str, record: object, problem: str) -> None:
