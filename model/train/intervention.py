@@ -183,7 +183,7 @@ def compare_versions(out: Path, run: TrainerRun, begin: int, versions: Mapping[s
     before = _metrics_of(_newest_log(out), len(decisions), begin)
     assert before["step"], "steps since the last change are in the newest checkpoint's metrics log"
     copy = _copy_run(out, run, begin, decisions)
-    intervene(copy, {}, begin, "parity of another version", versions)
+    intervene(copy, {"train.pause_share": _share_after(run, begin)}, begin, "parity of another version", versions)
     _train(copy)
     # The copy has paused, or finished.
     log = MetricsLog.read(copy / RESULT) if find_damage(copy / RESULT) is None else _newest_log(copy)
@@ -220,7 +220,7 @@ def _metrics_of(log: MetricsLog, attempt: int, begin: int) -> dict[str, list[Any
 
 
 def _copy_run(out: Path, run: TrainerRun, begin: int, decisions: list[Decision]) -> Path:
-    """Copy the run as it was after `begin` steps into a folder of its own; the copy pauses 20 steps later."""
+    """Copy the run as it was after `begin` steps into a folder of its own."""
     copy = out / PARITY
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir()
@@ -232,11 +232,15 @@ def _copy_run(out: Path, run: TrainerRun, begin: int, decisions: list[Decision])
         shutil.copytree(out / ATTEMPTS / name, copy / ATTEMPTS / name)
     if (out / MICRO_BATCH).exists():
         shutil.copy(out / MICRO_BATCH, copy / MICRO_BATCH)
+    write_run(copy / RUN_FILE, run.model_copy(update={"out": copy}))
+    return copy
+
+
+def _share_after(run: TrainerRun, begin: int) -> float | None:
+    """Return the share of the sequences at which the run pauses 20 steps after step `begin`; None at its end."""
     positions = SequenceReader(run.sequences, run.order, run.model.vocab_size).positions
     _, end = TrainingSchedule(run.train, positions, run.model.context).positions(begin + STEPS - 1)
-    train = run.train.model_copy(update={"pause_share": end / positions if end < positions else None})
-    write_run(copy / RUN_FILE, run.model_copy(update={"out": copy, "train": train}))
-    return copy
+    return end / positions if end < positions else None
 
 
 def _train(copy: Path) -> None:

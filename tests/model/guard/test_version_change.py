@@ -16,7 +16,14 @@ from model.config.train import TrainerRun
 from model.digests import digest_file
 from model.errors import GuardError, InputError, Paused
 from model.guard.decisions import read_decisions
-from model.train.intervention import _max_difference, _train, change_versions, resumable_steps
+from model.train.intervention import (
+    _max_difference,
+    _train,
+    change_versions,
+    compare_versions,
+    intervene,
+    resumable_steps,
+)
 from model.train.trainer import train
 
 STEPS = 40
@@ -113,6 +120,16 @@ def test_settings_change_behind_the_comparison(paused) -> None:
 def test_steps_from_the_start_are_compared_where_no_checkpoint_lies_far_enough_back(paused) -> None:
     run = paused(until=22)
     assert change_versions(run.out, {}, {}, "")[1].first == 0
+
+
+def test_a_pause_that_a_person_set_lengthens_no_comparison(paused) -> None:
+    run = paused(until=5)
+    intervene(run.out, {"train.pause_share": 35 / STEPS}, None, "")
+    with pytest.raises(Paused):
+        train(run)
+    parity = compare_versions(run.out, run, 10, {})
+    assert (parity.first, parity.last, parity.loss) == (10, 29, 0.0)
+    assert resumable_steps(run.out / "parity")[-1] == 30
 
 
 def test_too_few_steps_to_compare(paused) -> None:
