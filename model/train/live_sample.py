@@ -7,10 +7,11 @@ without gradient or dropout, so that the next step computes exactly what it woul
 from collections import Counter
 from time import monotonic
 
+import numpy as np
 import pyarrow as pa
 
 from model.config.train import TrainerRun
-from model.data.dataset import open_table
+from model.data.dataset import open_table, text_lengths
 from model.engines.base import Engine
 from model.engines.native import NativeEngine
 from model.engines.runtime import evaluating
@@ -34,7 +35,10 @@ class LiveSample:
         table = open_table(run.heldout)
         sources = table.column("source").cast(pa.string()).to_pylist()
         row = sources.index(Counter(sources).most_common(1)[0][0]) if sources else None
-        self._prompt = table.column("tokens")[row].as_py()[:PROMPT_TOKENS] if row is not None else []
+        tokens = table.column("tokens")[row].as_py() if row is not None else []
+        # Of a row with little text the rest is padding.
+        length = int(text_lengths(np.array([tokens]), run.pad)[0]) if tokens else 0
+        self._prompt: list[int] = tokens[: min(length, PROMPT_TOKENS)]
         self._end = run.eos
         self._possible = run.model.architecture == "gpt" and not run.train.recompute and len(self._prompt) > 1
         self._began, self._spent = monotonic(), 0.0

@@ -29,9 +29,10 @@ VOCABULARY, CONTEXT = 48, 16
 TABLES = ("model.safetensors", "steps.arrow", "metrics.arrow")
 
 
-def heldout(folder: Path, sources: list[str], seed: int = 5) -> Path:
-    """Random rows of these sources, of two bytes a token."""
+def heldout(folder: Path, sources: list[str], seed: int = 5, text: int = CONTEXT + 1, pad: int = 0) -> Path:
+    """Random rows of these sources, of two bytes a token and `text` tokens each."""
     tokens = np.random.Generator(np.random.Philox(seed)).integers(4, VOCABULARY, (len(sources), CONTEXT + 1))
+    tokens[:, text:] = pad
     flat = pa.array(tokens.astype(np.uint16).ravel())
     table = pa.table(
         {
@@ -100,6 +101,16 @@ def test_a_text_ends_when_its_share_of_the_time_is_used_up(make_run, tmp_path: P
     written = writer.write(engine)
     assert written is not None
     assert len(written[1]) == 8
+
+
+def test_a_text_begins_with_no_padding(make_run, tmp_path: Path) -> None:
+    run = make_run()
+    run = with_looks(run, heldout(tmp_path, ["a"] * 2, text=3, pad=run.pad), "looked")
+    engine = make_engine(run, initial_network(run, resumes=False).network, SINGLE_PROCESS)
+    written = live_sample.LiveSample(run).write(engine)
+    assert written is not None
+    assert len(written[0]) == 3
+    assert run.pad not in written[0]
 
 
 def test_the_last_look_is_the_loss_of_the_finished_network(make_run, tmp_path: Path) -> None:
