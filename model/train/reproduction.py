@@ -60,6 +60,8 @@ def installed_packages() -> list[str]:
     found: dict[str, str] = {}
     for one in metadata.distributions():
         described = one.metadata  # parsed anew at each access
+        if "Name" not in described or "Version" not in described:
+            continue  # Left by an installation that broke off.
         found.setdefault(described["Name"].lower().replace("_", "-"), described["Version"])
     return [f"{name}=={version}" for name, version in sorted(found.items())]
 

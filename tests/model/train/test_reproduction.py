@@ -50,3 +50,13 @@ def test_of_two_versions_on_the_path_the_lock_names_the_one_that_is_imported(
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.2.3\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert [line for line in installed_packages() if line.startswith("torch==")] == ["torch==1.2.3"]
+
+
+def test_what_a_broken_installation_left_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finished training must not fail for it."""
+    before = installed_packages()
+    left = tmp_path / "gone-1.2.3.dist-info"
+    left.mkdir()
+    (left / "INSTALLER").write_text("pip\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert installed_packages() == before
