@@ -218,7 +218,7 @@ class Checkpoints(Callback):
         if self._stopping:
             attempt.channel.between_steps()
             self._writer.finish()
-            raise Infra(f"asked to stop after step {step.number}; a checkpoint was written, run again to go on")
+            raise Infra(f"asked to stop after step {step.number + 1}; a checkpoint was written, run again to go on")
 
     def _save(self, step: Step) -> None:
         done, attempt = step.number + 1, self._attempt

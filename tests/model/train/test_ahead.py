@@ -235,7 +235,7 @@ def test_a_run_ahead_stops_behind_the_step_that_has_begun(make_run, request: pyt
     plain, ahead = (make_run(name, positions=40, checkpoint_steps=50) for name in ("plain", "ahead"))
     train(plain)
     order: list[str] = request.getfixturevalue("as_on_a_device")
-    with pytest.raises(Infra, match="asked to stop after step 5;"):
+    with pytest.raises(Infra, match="asked to stop after step 6;"):
         train(ahead, callbacks=[Stopping(4)])
     assert order[-4:] == ["begin 5", "read 4", "finish 5", "read 5"], "and writes the checkpoint beside no gradient"
     train(ahead)
