@@ -31,13 +31,13 @@ class LiveSample:
     is, always with one seed."""
 
     def __init__(self, run: TrainerRun) -> None:
-        assert run.heldout is not None, "Validation refuses a run without held-out rows"
+        assert run.heldout is not None, "Validation refuses a run without held-out rows, and a file without any"
         table = open_table(run.heldout)
         sources = table.column("source").cast(pa.string()).to_pylist()
-        row = sources.index(Counter(sources).most_common(1)[0][0]) if sources else None
-        tokens = table.column("tokens")[row].as_py() if row is not None else []
+        row = sources.index(Counter(sources).most_common(1)[0][0])
+        tokens = table.column("tokens")[row].as_py()
         # Of a row with little text the rest is padding.
-        length = int(text_lengths(np.array([tokens]), run.pad)[0]) if tokens else 0
+        length = int(text_lengths(np.array([tokens]), run.pad)[0])
         self._prompt: list[int] = tokens[: min(length, PROMPT_TOKENS)]
         self._end = run.eos
         self._possible = run.model.architecture == "gpt" and not run.train.recompute and len(self._prompt) > 1
