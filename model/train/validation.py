@@ -20,7 +20,7 @@ from model.objectives.base import Objective
 from model.objectives.causal import CausalObjective
 
 TEXT_BYTES = "text_bytes"
-"""Column of held-out rows: UTF-8 bytes of the text that a GPT predicts in each; other networks predict a part of it."""
+"""Column of held-out rows: UTF-8 bytes of the text that a causal GPT predicts in each."""
 
 
 DEFAULT_VALIDATIONS = 20
@@ -59,7 +59,8 @@ class Validation:
         self._loader = objective.loader(SequenceReader([run.heldout], order, run.model.vocab_size))
         self.rows = len(chosen)
         self._batch_rows = run.train.batch_rows
-        has_bytes = TEXT_BYTES in table.column_names and isinstance(objective, CausalObjective)
+        # After a prefix, and by other objectives, a part of the text is predicted.
+        has_bytes = TEXT_BYTES in table.column_names and type(objective) is CausalObjective
         self._bytes = pc.fill_null(table.column(TEXT_BYTES), 0).to_numpy() if has_bytes else None
 
     def measure(self, engine: Engine) -> list[SourceScore]:

@@ -128,6 +128,15 @@ def test_the_last_look_is_the_loss_of_the_finished_network(make_run, tmp_path: P
     assert last["bits_per_byte"] == pytest.approx(nats / math.log(2) / (3 * 2 * CONTEXT), rel=1e-5)
 
 
+def test_after_a_prefix_the_bytes_of_what_is_predicted_are_unknown(make_run, tmp_path: Path) -> None:
+    run = make_run()
+    run = run.model_copy(update={"model": run.model.model_copy(update={"attention": "prefix"})})
+    last = rows_of(train(with_looks(run, heldout(tmp_path, ["a"] * 4), "looked")))[-1]
+    assert 0 < last["predictions"] < 4 * CONTEXT
+    assert last["nats_per_token"] > 0
+    assert last["bits_per_byte"] is None
+
+
 def test_dropout_is_off_in_a_look_and_on_again_behind_it(make_run, tmp_path: Path) -> None:
     run = make_run()
     run = run.model_copy(update={"model": run.model.model_copy(update={"dropout": 0.3})})
