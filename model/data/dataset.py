@@ -90,7 +90,7 @@ def open_table(path: Path) -> pa.Table:
             return pa.ipc.open_file(source).read_all()
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}, which run.json names") from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         # Of what a damaged file says Arrow raises OSError too, without the number that an error of the disk has.
         if getattr(error, "errno", None) is not None:
             raise
