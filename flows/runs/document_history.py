@@ -346,6 +346,9 @@ def _compared(listing: "SourceFiles", wanted: str, read: str | None) -> list[Lis
     return [ListedFile(file, was_read=False if was_read_without({file.relative}) else None) for file in files]
 
 
+LEFT_OUT = ", or sample.exclude_documents leaves its records out"
+
+
 def explain_unsampled(listed: ListedFile, sample: Artifact) -> str:
     """Return a sentence on why a listed file left no document and no reject."""
     file = listed.file
@@ -365,7 +368,8 @@ def explain_unsampled(listed: ListedFile, sample: Artifact) -> str:
             f"{where}: read and not selected; of the records of `{file.source}` sampling kept {rate:.1%}, chosen by the"
             f" hash of their ids, since its share of the mixture or the run's --limit asks for no more"
         )
-    return f"{where}: read, and it holds no record with a text"
+    left_out = manifest_of(sample)["identity_parts"]["params"].get("exclude_documents")
+    return f"{where}: read, and it holds no record with a text{LEFT_OUT if left_out else ''}"
 
 
 MAX_PARTS = 8

@@ -40,18 +40,19 @@ def find_documents(artifacts: dict[str, Artifact], wanted: str) -> list[bytes]:
     """Return the ids of sampled documents whose hexadecimal id begins with `wanted`, or whose path contains it."""
     sample = need_stage(artifacts, "sample")
     # `data step` and LEAKS name a piece as ID/N; a history is of the whole document.
-    beginning, slash, piece = wanted.partition("/")
-    wanted = beginning if slash and piece.isdigit() else wanted
-    is_hex = len(wanted) >= 4 and all(character in "0123456789abcdef" for character in wanted.lower())
+    beginning, slash, piece = wanted.lower().partition("/")
+    is_hex = len(beginning) >= 4 and all(character in "0123456789abcdef" for character in beginning)
+    may_be_id = is_hex and (piece.isdigit() or not slash)
     by_id: list[bytes] = []
     by_path: list[bytes] = []
     for batch in parts_of(sample, "documents", ["doc_id", "origin"]):
         ids = batch.column("doc_id").to_pylist()
-        if is_hex:
-            by_id += [doc_id for doc_id in ids if doc_id.hex().startswith(wanted.lower())]
+        if may_be_id:
+            by_id += [doc_id for doc_id in ids if doc_id.hex().startswith(beginning)]
         paths = pc.struct_field(batch.column("origin"), "path")
         by_path += [ids[i] for i in pc.indices_nonzero(pc.match_substring(paths, wanted)).to_pylist()]
-    return by_id or by_path
+    # Folders such as 2019/05 look like the piece of a document.
+    return (by_path or by_id) if slash else (by_id or by_path)
 
 
 def documents_by_file(

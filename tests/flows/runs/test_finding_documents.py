@@ -1,0 +1,63 @@
+"""Which sampled documents an id or a part of a path names, and why a file has none."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.recipe.load import load_recipe
+from flows.runs.document_history import ListedFile, explain_unsampled
+from flows.runs.run_documents import find_documents
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
+from tasks.sample.discovery import find_files
+from tasks.sample.stage import build_sample
+
+RECIPE = """
+format = 1
+name = "letters"
+budget_tokens = "1K"
+[[sources]]
+name = "letters"
+paths = ["{recipe}/letters"]
+format = "text"
+weight = 1.0
+"""
+
+
+@pytest.fixture
+def sampled(tmp_path: Path) -> Artifact:
+    """Two letters, in folders by year and month."""
+    for month in ("05", "06"):
+        (tmp_path / "letters" / "2019" / month).mkdir(parents=True)
+        (tmp_path / "letters" / "2019" / month / "letter.txt").write_text(f"A letter of month {month}, kept whole.")
+    (tmp_path / "letters.toml").write_text(RECIPE)
+    recipe = load_recipe(tmp_path / "letters.toml", tmp_path / "root")
+    return build_sample(RunContext(tmp_path / "root", "run"), recipe.sample)
+
+
+def test_a_folder_of_digits_is_not_taken_for_the_piece_of_a_document(sampled: Artifact) -> None:
+    """Else `data forget 2019/05` would remove the documents of 2019/06 too."""
+    paths = {row["doc_id"]: row["origin"]["path"] for row in sampled.table("documents").to_pylist()}
+    (found,) = find_documents({"sample": sampled}, "2019/05")
+    assert paths[found] == "2019/05/letter.txt"
+    assert set(find_documents({"sample": sampled}, "2019/")) == set(paths)
+
+
+def test_a_piece_names_its_document(sampled: Artifact) -> None:
+    for doc_id in sampled.table("documents").column("doc_id").to_pylist():
+        for wanted in (doc_id.hex(), f"{doc_id.hex()}/0", f"{doc_id.hex()[:12].upper()}/3"):
+            assert find_documents({"sample": sampled}, wanted) == [doc_id]
+        assert find_documents({"sample": sampled}, f"{doc_id.hex()}/x") == []
+
+
+def test_a_file_whose_documents_are_excluded_is_not_called_empty(sampled: Artifact, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    first = sampled.table("documents").to_pylist()[0]
+    excluding = [f'sample.exclude_documents=["{first["doc_id"].hex()}"]']
+    recipe = load_recipe(tmp_path / "letters.toml", root, excluding)
+    without = build_sample(RunContext(root, "without"), recipe.sample)
+    (listing,) = find_files(recipe.sample)
+    file = next(file for file in listing.files if file.relative == first["origin"]["path"])
+    asked = ListedFile(file, was_read=True)
+    assert explain_unsampled(asked, without).endswith("or sample.exclude_documents leaves its records out")
+    assert explain_unsampled(asked, sampled).endswith("it holds no record with a text")
