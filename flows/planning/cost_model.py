@@ -137,7 +137,7 @@ def _solved(given: Training, unknown: str) -> float:
     if unknown == "days":
         return given.flops / (_known(given.devices) * speed * SECONDS_PER_DAY)
     if unknown == "devices":
-        return math.ceil(round(given.flops / (speed * _known(given.days) * SECONDS_PER_DAY), _MOST_DIGITS))
+        return max(1, math.ceil(round(given.flops / (speed * _known(given.days) * SECONDS_PER_DAY), _MOST_DIGITS)))
     useful = given.paid_flops * _known(given.mfu)
     if unknown == "tokens":
         return useful / flops_of_token(_known(given.parameters), given.shape)
@@ -152,10 +152,16 @@ def _solved(given: Training, unknown: str) -> float:
 
 
 def check_solvable(given: Training) -> None:
-    """Raise RecipeError, with the options to add, where too little is known; does not read `peak_flops`."""
+    """Raise RecipeError, with the options to add or to leave out, where too little or too much is given; does not read
+    `peak_flops`."""
     for name in ("days", "devices", "mfu"):
         if getattr(given, name) == 0:
             raise RecipeError(f"estimate: --{name} is 0, so nothing is computed; give a number above 0")
+    if not given.missing():
+        raise RecipeError(
+            f"estimate: tokens, parameters, devices ({_known(given.devices):g}), days and MFU are all given, and each"
+            f" follows from the others. Leave out one of --days, --mfu and --devices"
+        )
     missing = tuple(name for name in given.missing() if name != "mfu" or len(given.missing()) == 1)
     if len(missing) < 2 or missing == ("tokens", "parameters"):
         return

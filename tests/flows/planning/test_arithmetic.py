@@ -86,6 +86,18 @@ def test_nothing_is_computed_in_no_days_by_no_devices_or_at_no_speed(name: str):
         solve(replace(YALM, tokens=None, parameters=None, **{"mfu": 0.4, name: 0.0}))
 
 
+def test_a_training_of_seconds_takes_one_device():
+    solved, _ = solve(Training(A100, tokens=1e6, parameters=1e6, days=2))
+    assert solved.devices == 1
+    assert solved.sustained_flops == pytest.approx(6e12 / (2 * 86_400))
+
+
+@pytest.mark.parametrize("devices", [800.0, 1.0])
+def test_numbers_that_follow_from_each_other_are_not_all_taken(devices: float):
+    with pytest.raises(RecipeError, match=rf"devices \({devices:g}\), days and MFU are all given"):
+        solve(replace(YALM, devices=devices, mfu=0.4))
+
+
 def test_too_little_to_go_on_is_a_recipe_error():
     with pytest.raises(RecipeError, match=r"--tokens, --devices, --days"):
         solve(Training(A100, parameters=1e9))
