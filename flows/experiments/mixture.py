@@ -63,6 +63,8 @@ DATA = ("sources", "sample", "clean", "dedup", "decontaminate", "vocab")
 LEAST_PROXIES, LEAST_KEPT_BACK, LEAST_SPARE = 6, 3, 2
 """Proxies in all, those that judge the fit, and those that the fit has beyond its unknowns, one for each source."""
 
+MOST_PROXIES = 2048
+
 DIGITS = 6
 
 MIN_R_SQUARED = 0.5
@@ -173,7 +175,7 @@ def mix(
 class MixConfig(StrictConfig):
     """How many proxies, of what kind, and within which bounds."""
 
-    proxies: int = Field(default=32, ge=LEAST_PROXIES, le=2048)
+    proxies: int = Field(default=32, ge=LEAST_PROXIES, le=MOST_PROXIES)
     """Small trainings, each on its own mixture; the first on the recipe's."""
     seeds: Annotated[int, EXPERT] = Field(default=3, ge=2, le=100)
     """Trainings on the recipe's own mixture, under consecutive `train.seed`: what a seed alone changes."""
@@ -201,18 +203,28 @@ class MixConfig(StrictConfig):
     @property
     def fitted(self) -> int:
         """Number of proxies that the fit is made from."""
-        return self.proxies - max(LEAST_KEPT_BACK, round(self.kept_back * self.proxies))
+        return self._fitted_of(self.proxies)
 
     def check_enough(self, sources: int) -> None:
         """Raise RecipeError where the fit would have too few proxies for a recipe of so many sources."""
         if sources < 2:
             raise RecipeError("mix: the recipe has one source, and a mixture needs two or more")
         if self.fitted < sources + LEAST_SPARE:
+            more = range(self.proxies, MOST_PROXIES + 1)
+            fitting = (one for one in more if self._fitted_of(one) >= sources + LEAST_SPARE)
+            enough = next(fitting, None)
+            hint = (
+                f"Train {enough} or more (mix.proxies)"
+                if enough is not None
+                else f"Not even {MOST_PROXIES} are enough: keep fewer back (mix.kept_back)"
+            )
             raise RecipeError(
                 f"mix: {self.proxies} proxies, of which {self.proxies - self.fitted} judge the fit, leave {self.fitted}"
-                f" for {sources} unknowns, too few to tell a source's effect from chance. Train"
-                f" {self.proxies + sources + LEAST_SPARE - self.fitted} or more (mix.proxies)"
+                f" for {sources} unknowns, too few to tell a source's effect from chance. {hint}"
             )
+
+    def _fitted_of(self, proxies: int) -> int:
+        return proxies - max(LEAST_KEPT_BACK, round(self.kept_back * proxies))
 
 
 def read_mix(path: Path, proxies: int | None) -> MixConfig:

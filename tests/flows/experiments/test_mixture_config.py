@@ -42,6 +42,19 @@ def test_a_fit_without_enough_proxies_for_its_unknowns_is_refused() -> None:
         MixConfig().check_enough(1)
 
 
+@pytest.mark.parametrize("kept_back", [0.1, 0.25, 0.9])
+def test_the_proxies_that_are_proposed_are_enough(kept_back: float) -> None:
+    """A share of the additional proxies judges the fit too."""
+    with pytest.raises(RecipeError, match=r"Train \d+ or more") as error:
+        MixConfig(proxies=32, kept_back=kept_back).check_enough(30)
+    proposed = int(str(error.value).partition("Train ")[2].partition(" ")[0])
+    MixConfig(proxies=proposed, kept_back=kept_back).check_enough(30)
+    with pytest.raises(RecipeError, match="judge the fit"):
+        MixConfig(proxies=proposed - 1, kept_back=kept_back).check_enough(30)
+    with pytest.raises(RecipeError, match=r"Not even 2048 are enough: keep fewer back \(mix.kept_back\)"):
+        MixConfig(kept_back=0.999).check_enough(30)
+
+
 @pytest.mark.parametrize(
     ("r_squared", "low", "reported"),
     [
