@@ -34,6 +34,9 @@ FOLDER = "ladders"
 
 LADDERS = SHIPPED / FOLDER
 
+LEAST_SIZES = 4
+"""Three determine the law, and the largest is held back."""
+
 PLACEHOLDER_TOKENS = 10**6
 """Budget of recipes that are loaded only for the size of their network."""
 
@@ -69,7 +72,7 @@ class LadderConfig(StrictConfig):
     """The loss of the law: a held-out metric as the ablation's table names it, or `training loss`."""
     base: dict[str, Setting] = Field(default_factory=dict)
     """Settings that override the recipe's in every run."""
-    sizes: tuple[Size, ...] = Field(min_length=4)
+    sizes: tuple[Size, ...] = Field(min_length=LEAST_SIZES)
     """The networks, four or more: the largest is held back, and the law is fitted to the others."""
 
     @model_validator(mode="after")
@@ -155,14 +158,23 @@ def scale_points(
 ) -> list[ScalePoint]:
     """Return the sizes with their parameters and tokens, smallest first.
 
-    Raises RecipeError, before anything runs, for an invalid size, or where the recipe's network is no GPT.
+    Raises RecipeError, before anything runs, for an invalid size, for sizes of too few different numbers of
+    parameters, or where the recipe's network is no GPT.
     """
     points: list[ScalePoint] = []
     for size in config.sizes:
         text = config.run_settings(size, PLACEHOLDER_TOKENS, PLACEHOLDER_TOKENS, 1)
         parameters = block_weights(load_recipe(path, root, [*settings, *text], limit))
         points.append(ScalePoint(size.name, parameters, config.tokens_of(parameters)))
-    return sorted(points, key=lambda point: point.parameters)
+    points.sort(key=lambda point: point.parameters)
+    different = len({point.parameters for point in points})
+    if different < LEAST_SIZES:
+        sizes = ", ".join(f"{point.parameters:,} of {point.size}" for point in points)
+        raise RecipeError(
+            f"scale: the law needs {LEAST_SIZES} different numbers of weights in blocks, and the ladder has"
+            f" {different}: {sizes}. Change sizes that have the same number"
+        )
+    return points
 
 
 def block_weights(recipe: Recipe) -> int:

@@ -89,6 +89,18 @@ def test_every_size_reads_by_its_weights(tmp_path: Path) -> None:
     }
 
 
+def test_shapes_of_the_same_number_of_weights_are_no_sizes_of_a_law(tmp_path: Path) -> None:
+    """Four layers of 48 have the weights of one of 96; the fit would fail after hours of training."""
+    shapes = [(16, 1), (24, 2), (48, 4), (96, 1)]
+    sizes = [{"width": width, "layers": layers, "heads": 2} for width, layers in shapes]
+    assert block_weights(48, 4) == block_weights(96, 1)
+    found = LadderConfig.model_validate({"sizes": sizes})
+    with pytest.raises(RecipeError, match=r"needs 4 different numbers .* the ladder has 3: .*4 layers of 48"):
+        scale_points(found, locate_recipe("quickstart", tmp_path), tmp_path, (), 1.0)
+    more = LadderConfig.model_validate({"sizes": [*sizes, {"width": 128, "layers": 1, "heads": 2}]})
+    assert len(scale_points(more, locate_recipe("quickstart", tmp_path), tmp_path, (), 1.0)) == 5
+
+
 @pytest.mark.parametrize(
     ("values", "reported"),
     [
