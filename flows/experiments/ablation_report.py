@@ -194,7 +194,7 @@ def _on_fair_documents(
         {seed: mean_of_sources(pair[side].heldout, metric, fair[seed]) for seed, pair in comparable.items()}
         for side in (0, 1)
     )
-    return change, base, min(len(documents) for documents in fair.values())
+    return change, base, min((len(fair[seed]) for seed in comparable), default=0)
 
 
 def ablation_document(name: str, found: Ablation) -> Document:

@@ -77,6 +77,13 @@ def test_runs_that_held_out_other_text_are_compared_on_what_both_held_out(tmp_pa
     assert "| wide | 90.0000 | 1 |  |  | not compared: other text |" in reported
 
 
+def test_a_seed_without_common_documents_is_not_counted_among_those_compared() -> None:
+    base = {1: held({("a", b"1"): 16.0, ("a", b"2"): 16.0}), 2: held({("a", b"3"): 16.0})}
+    wide = {1: held({("a", b"1"): 8.0, ("a", b"4"): 8.0}), 2: held({("a", b"5"): 8.0})}
+    line = ablation_table({"base": base, "wide": wide}, CHANGES)["lines"][1]["measures"]["bits per byte"]
+    assert (line["n"], line["difference"], line["documents"]) == (1, -1.0, 1)
+
+
 def test_perplexities_of_other_tokens_are_not_compared() -> None:
     same = {("a", b"1"): 16.0}
     runs = {"base": {1: held(same)}, "wide": {1: held(same, vocabulary="larger")}}
