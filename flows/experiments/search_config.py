@@ -12,13 +12,14 @@ end.
 """
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from flows.experiments.studies import Value, read_config
+from flows.recipe.load import apply_setting
 from flows.recipe.resolve import SHARED_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import DATA_STAGES
@@ -199,9 +200,12 @@ def _data_of(recipe: Recipe) -> list[dict[str, Any]]:
     return [getattr(recipe, stage).identity_params() for stage in DATA_STAGES]
 
 
-def own_settings(space: Space, base: Recipe, path: Path) -> dict[str, Value]:
-    """Return the recipe's own values of the keys of the space, without keys that have no plain value."""
+def own_settings(space: Space, base: Recipe, path: Path, settings: Sequence[str]) -> dict[str, Value]:
+    """Return the recipe's own values of the keys of the space, those that `--set` gave it included, without keys that
+    have no plain value."""
     complete, written = base.model_dump(mode="json"), tomllib.loads(path.read_text(encoding="utf-8"))
+    for setting in settings:
+        apply_setting(written, setting)
     found: dict[str, Value] = {}
     for key in space:
         # Shared keys of a recipe are in no stage under that name.

@@ -116,7 +116,7 @@ class Study:
         if promotion is not None:
             return self.trials[promotion[0]], promotion[1]
         if not self.trials:
-            return self._add("recipe", own_settings(self.config.space, self.base, self.request.recipe)), 0
+            return self._add("recipe", self._own_settings()), 0
         if sum(trial.origin != "hand" for trial in self.trials) < self.config.trials:
             return self._add(self.config.sampler, suggest(self.config, self.trials)), 0
         return None if busy else self._last_resort()
@@ -140,14 +140,17 @@ class Study:
         began = [{trial.number for trial in self.trials if trial.rung >= rung} for rung in range(len(self.shares))]
         return losses, began
 
+    def _own_settings(self) -> dict[str, Value]:
+        return own_settings(self.config.space, self.base, self.request.recipe, self.request.settings)
+
     def _add(self, origin: Sampler, settings: dict[str, Value], waited_as: str = "") -> Trial:
         return self.log.add(origin, settings, new_run_id(), waited_as)
 
     def _add_waiting(self) -> None:
         for path in sorted((self.folder / WAITING).glob("*.json")):
             if not self.log.knows(path.name):
-                own = own_settings(self.config.space, self.base, self.request.recipe)
-                self._add("hand", {**own, **read_sealed(path, "Remove it, and add the trial again.")}, path.name)
+                given = read_sealed(path, "Remove it, and add the trial again.")
+                self._add("hand", {**self._own_settings(), **given}, path.name)
             path.unlink()
 
     def _check_definition(self) -> None:

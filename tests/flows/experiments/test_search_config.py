@@ -31,6 +31,14 @@ def study(path: Path, tmp_path: Path, **words: Any) -> Study:
     return Study(StudyRequest(path), read_search(path, None, words.get("trials"), None), tmp_path / "root")
 
 
+def test_the_first_trial_has_the_recipes_own_value_as_set_gave_it(write, tmp_path: Path) -> None:
+    path = write('"budget_tokens" = { low = 10000, high = 90000 }')
+    for settings, own in (((), "40K"), (("budget_tokens=20000",), 20_000)):
+        root = tmp_path / str(own)
+        trial, _ = Study(StudyRequest(path, settings), read_search(path, None, None, None), root).next_segment(()) or ()
+        assert (trial.origin, trial.settings) == ("recipe", {"budget_tokens": own})
+
+
 def test_a_run_does_not_mind_what_is_searched(write, foundry: Path, tmp_path: Path) -> None:
     own = load_recipe(foundry / "foundry.toml", tmp_path).identity_params()
     assert load_recipe(write(), tmp_path).identity_params() == own
