@@ -215,12 +215,15 @@ def _named(runs: Iterable[RunData], name: str) -> str:
 
 
 def _bases(root: Path, run_id: str) -> list[Path]:
-    """Return the folders of models that a run started from or was compared with."""
+    """Return the folders of models that a run started from or was compared with, and of the vocabulary that it took
+    over or extended."""
     recipe = read_recipe(root / "runs" / run_id)
     if not recipe:
         return []
     named = (recipe["train"].get("base_model"), (recipe["evaluate"].get("gate") or {}).get("base_model"))
-    return [Path(name).resolve() for name in named if name]
+    models = [Path(name).resolve() for name in named if name]
+    vocabulary = recipe["vocab"].get("base")
+    return [*models, Path(vocabulary).resolve().parent] if vocabulary else models
 
 
 def _stored_artifacts(root: Path) -> list[StoredArtifact]:

@@ -38,7 +38,13 @@ class Root:
         return folder
 
     def run(
-        self, day: int, *ended_with: str, state: str = "completed", base: Path | None = None, name: str = ""
+        self,
+        day: int,
+        *ended_with: str,
+        state: str = "completed",
+        base: Path | None = None,
+        vocabulary: Path | None = None,
+        name: str = "",
     ) -> str:
         run_id = name or f"202611{day:02d}T000000Z-abcdef"
         folder = self.path / "runs" / run_id
@@ -48,6 +54,7 @@ class Root:
         record = {"run_id": run_id, "state": state, "stages": places, "recipe_name": "r", "started": started}
         write_sealed(folder / "run.json", record)
         recipe = {"train": {"base_model": str(base) if base else None}, "evaluate": {"gate": None}}
+        recipe["vocab"] = {"base": str(vocabulary) if vocabulary else None}
         write_sealed(folder / "recipe.json", recipe)
         return run_id
 
@@ -91,6 +98,14 @@ def test_a_model_that_a_kept_run_began_with_stays(root: Root) -> None:
     root.run(3, "sample/s2", base=root.path / "artifacts" / "train" / "t1")
     asked = plan(root.path, keep_last=1, models=True, now=NOW)
     assert {one.identity for one in asked.artifacts} == {"c1", "c2", "t2", "v1", "s1"}
+
+
+def test_a_vocabulary_that_a_kept_run_took_over_stays(root: Root) -> None:
+    """As that of the model before in each later nightly run: without its file the recipe could not be run again."""
+    root.artifact("vocab", "v3")
+    root.run(3, "vocab/v3", vocabulary=root.path / "artifacts" / "vocab" / "v1" / "tokenizer.model")
+    asked = plan(root.path, keep_last=1, models=True, now=NOW)
+    assert {one.identity for one in asked.artifacts} == {"c1", "c2", "t1", "t2", "s1", "s2"}
 
 
 def test_named_runs_stay(root: Root) -> None:
