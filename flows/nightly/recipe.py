@@ -21,6 +21,7 @@ from tasks.common.text import without_credentials
 KEYED_BY_SOURCE = (
     ("sample", "tokens_per_byte"),
     ("clean", "presets"),
+    ("clean", "kinds"),
     ("clean", "wipe_out_overrides"),
     ("dedup", "priorities"),
     ("dedup", "wipe_out_overrides"),
@@ -97,6 +98,7 @@ class RawRecipe:
             table = values.get(stage, {}).get(key)
             if isinstance(table, dict):
                 values[stage][key] = {source: value for source, value in table.items() if source in new}
+        _keep_new_phase_weights(values, new)
         _keep_new_quality_sources(values, new, self.origin)
         dedup = values.setdefault("dedup", {})
         given = dedup.get("against", ())
@@ -167,6 +169,23 @@ def _schedule(values: dict[str, Any]) -> dict[str, Any]:
     schedule = train.setdefault("schedule", {})
     schedule.setdefault("kind", "warmup_stable_decay")
     return schedule
+
+
+def _keep_new_phase_weights(values: dict[str, Any], new: Collection[str]) -> None:
+    """Remove sources without new files from the mixtures of `train.phases`; a mixture of none of the others stays as
+    before it, and a phase that changes nothing else is left out."""
+    phases = values.get("train", {}).get("phases")
+    if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):
+        return  # Validation reports it.
+    left: list[dict[str, Any]] = []
+    for phase in phases:
+        weights = phase.get("weights")
+        if isinstance(weights, dict):
+            kept = {source: weight for source, weight in weights.items() if source in new}
+            phase["weights"] = kept if any(kept.values()) else {}
+        if phase.get("weights") != {} or "start_lr" in phase or "end_lr" in phase:
+            left.append(phase)
+    values["train"]["phases"] = left
 
 
 def _keep_new_quality_sources(values: dict[str, Any], new: Collection[str], origin: str) -> None:

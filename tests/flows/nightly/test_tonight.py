@@ -63,6 +63,23 @@ def test_a_later_night_reads_what_is_new_and_goes_on_from_the_current_model(reci
     assert night.evaluate.seed == read_raw(str(recipe), tmp_path).whole().evaluate.seed
 
 
+def test_tables_by_source_are_those_of_the_sources_with_new_files(recipe: Path, tmp_path: Path) -> None:
+    """Else the recipe of a night without new files of one of them would be refused."""
+    phases = (
+        "{ share = 0.2, weights = { notes = 1, code = 3 } }, { share = 0.1, weights = { code = 1 }, end_lr = 0.0 },"
+        " { share = 0.05, weights = { code = 1 } }"
+    )
+    settings = ['clean.kinds={ notes = "prose", code = "code" }', f"train.phases=[{phases}]"]
+    raw = read_raw(str(recipe), tmp_path, settings)
+    assert set(raw.whole().clean.kinds) == {"notes", "code"}
+    night = raw.of_night({"notes": ["note-01.txt"]}, base(recipe, tmp_path))
+    assert night.clean.kinds == {"notes": "prose"}
+    assert [(phase.share, phase.weights, phase.end_lr) for phase in night.train.phases] == [
+        (0.2, {"notes": 1}, None),
+        (0.1, {}, 0.0),
+    ]
+
+
 def test_a_later_night_of_a_confined_recipe_goes_on_from_the_current_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
