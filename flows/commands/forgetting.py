@@ -49,7 +49,10 @@ def print_plan(root: Path, leaving: Leaving, request: Request, replay: ReplayPla
     lines.append(f"kept as they were decided with them: {', '.join(aggregates(recipe).values())}, held-out draw")
     lines += [f"also sampled by the run {run}, which is not changed" for run in leaving.other_runs[:MOST_NAMED]]
     lines += [f"made from this model or compared with its documents, and not changed: {name}" for name in leaving.made]
-    lines += [f"a build that has not ended and may hold them, and is not changed: {one}" for one in leaving.unfinished]
+    lines += [
+        f"a build that has not ended, or an artifact that was set aside, may hold them and is not changed: {one}"
+        for one in leaving.unfinished
+    ]
     if store is not None:
         lines += [*describe_retention(store), *(sentence.format(store=store.address) for sentence in BEYOND_A_STORE)]
     first = "" if replay.first_position is None else f", the first at {replay.first_position:,}"

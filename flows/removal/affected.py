@@ -17,9 +17,11 @@ from flows.recipe.schema import Recipe
 from flows.runs.object_store import list_leftovers
 from flows.runs.record import RunData, list_runs, stage_paths
 from flows.runs.run_documents import find_documents, parts_of
+from model.checkpoint.run_folder import DESCRIPTION
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import MANIFEST, read_manifest
+from tasks.artifacts.manifest import MANIFEST, Manifest, read_manifest
+from tasks.artifacts.published import is_set_aside
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.tables.rows import Survivor
 from tasks.chunk.tombstones import tombstones
@@ -58,9 +60,11 @@ class Leaving:
     other_runs: tuple[str, ...] = ()
     """Other runs under the root that sampled one of them."""
     made: tuple[str, ...] = ()
-    """Artifacts made from the run's model (fine-tuned ones, exports), and later documents compared with its own."""
+    """Artifacts made from the run's model (fine-tuned ones, exports, trainings that went on from it, and what was made
+    from these), and later documents compared with its own."""
     unfinished: tuple[str, ...] = ()
-    """Builds that have not ended, in the root's folder or its object store, and may hold one of them."""
+    """Builds that have not ended, in the root's folder or its object store, and artifacts of other runs that were set
+    aside, which may hold one of them."""
 
     def ids(self, request: Request) -> set[str]:
         """Return the ids of all documents that leave by this request."""
@@ -97,7 +101,7 @@ def find_leaving(
             if run["run_id"] != run_id and _sampled(run, artifacts["sample"], all_ids)
         ),
         made=tuple(_made_from(root, artifacts)),
-        unfinished=tuple(_unfinished(root)),
+        unfinished=(*_unfinished(root), *_set_aside(root, artifacts)),
     )
 
 
@@ -147,14 +151,32 @@ def _sampled(run: RunData, sample: Artifact, ids: set[bytes]) -> bool:
 
 
 def _made_from(root: Path, artifacts: Mapping[str, Artifact]) -> Iterator[str]:
-    """Yield stage and identity of the artifacts that were made from a model, other than scores, and of those of dedup
-    that were compared with this run's documents."""
-    for manifest in sorted(root.glob(f"artifacts/*/*/{MANIFEST}")):
-        stage = manifest.parent.parent.name
-        source = artifacts["dedup" if stage == "dedup" else "train"].identity
-        parents = read_manifest(manifest.parent)["parents"].values() if stage != "evaluate" else ()
-        if any(parent["identity"] == source for parent in parents):
-            yield f"{stage}/{manifest.parent.name}"
+    """Yield stage and identity of the artifacts that were made from a model, or from one made from it, other than
+    scores, and of those of dedup that were compared with this run's documents."""
+    model = artifacts["train"]
+    identities, descriptions = {model.identity}, {one.digest for one in model.records if one.name == DESCRIPTION}
+    left: dict[str, Manifest] = {}
+    for path in sorted(root.glob(f"artifacts/*/*/{MANIFEST}")):
+        place = f"{path.parent.parent.name}/{path.parent.name}"
+        if place.startswith("evaluate/") or is_set_aside(path.parent):
+            continue
+        manifest = read_manifest(path.parent)
+        if not place.startswith("dedup/"):
+            left[place] = manifest
+        elif any(parent["identity"] == artifacts["dedup"].identity for parent in manifest["parents"].values()):
+            yield place
+
+    def is_made(manifest: Manifest) -> bool:
+        # A training names the model that it went on from by the digest of its description, wherever the folder is.
+        base = manifest["identity_parts"].get("parents", {}).get("base_model")
+        parents = {parent["identity"] for parent in manifest["parents"].values()}
+        return base in descriptions or not parents.isdisjoint(identities)
+
+    while made := [place for place, manifest in left.items() if is_made(manifest)]:
+        yield from made
+        for manifest in map(left.pop, made):
+            identities.add(manifest["identity"])
+            descriptions |= {file["digest"] for file in manifest["files"] if file["name"] == DESCRIPTION}
 
 
 def _unfinished(root: Path) -> Iterator[str]:
@@ -164,6 +186,14 @@ def _unfinished(root: Path) -> Iterator[str]:
         known = [(path.parent.parent.name, path.parent.name) for path in root.glob(f"artifacts/*/*/{MANIFEST}")]
         for stage, identity in list_leftovers(store, known, time.time()):
             yield f"{stage}/{identity} in {store.address}"
+
+
+def _set_aside(root: Path, artifacts: Mapping[str, Artifact]) -> Iterator[str]:
+    """Yield the artifacts that were set aside, of other identities than the run's own, which are removed with them."""
+    own = {artifact.identity for artifact in artifacts.values()}
+    for folder in sorted(root.glob("artifacts/*/*")):
+        if is_set_aside(folder) and folder.name.partition(".")[0] not in own:
+            yield f"artifacts/{folder.parent.name}/{folder.name}"
 
 
 def recipe_without(

@@ -74,7 +74,7 @@ class Certificate:
     other_runs: tuple[str, ...]
     made: tuple[str, ...]
     unfinished: tuple[str, ...] = ()
-    """Builds that had not ended, here or in the store, and may hold a document."""
+    """Builds that had not ended, here or in the store, and artifacts that were set aside, which may hold a document."""
     store: str | None = None
     """Address of the object store of the root."""
     retention: tuple[str, ...] = ()
@@ -157,7 +157,10 @@ def page(certificate: Certificate) -> str:
                 *(f"Another run that sampled a document: {run}." for run in one.other_runs),
                 *(f"Stays, since another run uses it: {name}." for name in one.shared),
                 *(f"Made from the model or the documents before: {name}." for name in one.made),
-                *(f"A build that had not ended and may hold a document: {name}." for name in one.unfinished),
+                *(
+                    f"A build that had not ended, or an artifact that was set aside, and may hold a document: {name}."
+                    for name in one.unfinished
+                ),
                 *(f"Stays: {sentence}." for sentence in one.stays),
             ],
         ),

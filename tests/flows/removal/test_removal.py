@@ -4,12 +4,14 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
-from flows.removal.affected import Leaving, Request
+from flows.removal.affected import Leaving, Request, _made_from, _set_aside
 from flows.removal.carry_out import PENDING, decide, read_pending
 from flows.removal.certificate import (
     FOLDER,
@@ -26,6 +28,7 @@ from flows.upkeep.root_records import records_under
 from model.checksummed_json import write_sealed
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.manifest import write_manifest
 from tasks.artifacts.published import artifacts_under
 from tasks.artifacts.remote.metadata import read_record
 
@@ -101,6 +104,40 @@ def test_a_decided_removal_is_found_again_and_a_damaged_one_is_not_believed(foun
     (root / FOLDER / PENDING).write_text(text.replace('"run"', '"ran"'))
     with pytest.raises(IntegrityError):
         read_pending(root)
+
+
+def an_artifact(place: Path, base: str | None = None, parent: str = "", files: tuple[str, ...] = ()) -> Any:
+    """An artifact of another format, of which only the manifest is read, as it is opened."""
+    place.mkdir(parents=True)
+    parts = {"parents": {} if base is None else {"base_model": base}}
+    listed = [{"name": name, "table": "", "part": 0, "bytes": 0, "digest": f"{place.name} {name}"} for name in files]
+    manifest: Any = {"format": 1, "stage": place.parent.name, "identity": place.name, "content": place.name}
+    parents = {"model": {"stage": "train", "identity": parent}} if parent else {}
+    write_manifest(place, {**manifest, "identity_parts": parts, "files": listed, "parents": parents})
+    return SimpleNamespace(identity=place.name, records=[SimpleNamespace(**one) for one in listed])
+
+
+def test_all_that_was_made_from_the_model_is_named(tmp_path: Path) -> None:
+    """Also trainings that went on from it, which name it by its description, and what was made from those."""
+    made = tmp_path / "artifacts"
+    artifacts = {
+        "train": an_artifact(made / "train" / "m1", files=("model.json",)),
+        "dedup": an_artifact(made / "dedup" / "d1"),
+    }
+    an_artifact(made / "train" / "a2", base="m3 model.json")
+    an_artifact(made / "train" / "m3", base="m1 model.json", files=("model.json",))
+    an_artifact(made / "train" / "m4", base="other model.json")
+    an_artifact(made / "export" / "e1", parent="a2")
+    an_artifact(made / "export" / "e2", parent="m4")
+    an_artifact(made / "evaluate" / "s1", parent="m1")
+    an_artifact(made / "dedup" / "d2", parent="d1")
+    an_artifact(made / "dedup" / "d3", parent="m1")
+    an_artifact(made / "export" / "e3.damaged-01", parent="m1")
+    (made / "export" / "e3.damaged-01" / "manifest.json").write_text("{")
+    assert sorted(_made_from(tmp_path, artifacts)) == ["dedup/d2", "export/e1", "train/a2", "train/m3"]
+    own = made / "train" / "m1.damaged-02"
+    own.mkdir()
+    assert list(_set_aside(tmp_path, artifacts)) == ["artifacts/export/e3.damaged-01"]
 
 
 def test_what_the_run_after_does_not_have_is_overwritten_and_removed(tmp_path: Path) -> None:
