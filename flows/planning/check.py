@@ -162,10 +162,12 @@ def _losses(sources: tuple[SourceCheck, ...], recipe: Recipe) -> Iterator[str]:
         )
     for source in sources:
         dropped = sum(rule.documents for rule in source.drops)
-        if dropped > recipe.clean.wipe_out_limit * source.documents:
+        allowed_share = recipe.clean.wipe_out_overrides.get(source.source, recipe.clean.wipe_out_limit)
+        if dropped > allowed_share * source.documents:
+            main = max(source.drops, key=lambda rule: rule.documents)
             yield (
                 f"cleaning would drop {dropped / source.documents:.0%} of the documents of {source.source}, most by"
-                f" {source.drops[0].rule}: a run would keep next to nothing of it, or stop. Look at the documents"
+                f" {main.rule}: a run would keep next to nothing of it, or stop. Look at the documents"
                 f" above; another kind ([clean.kinds]) or preset ([clean.presets]) has other rules."
             )
         if source.short_lined_drops and 2 * source.short_lined > source.documents:

@@ -8,11 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.planning.check import check_recipe
+from flows.planning.check import RuleDrops, SourceCheck, _losses, check_recipe
 from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
 from model.errors import InputError
 from tasks.clean.config import CleanConfig
 from tasks.clean.pipeline import clean_part
+from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import find_files
 from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.readers.files import read_records
@@ -171,6 +173,18 @@ def test_losses_for_which_a_run_would_stop_are_said(recipe: Path) -> None:
     assert "cannot be read, and a run stops" not in shown
     assert "! cleaning would drop 100% of the documents of messages, most by kind_words" in shown
     assert "documents of letters, most" not in shown
+    intended = CliRunner().invoke(app, [*kept, "--set", "clean.wipe_out_overrides.messages=1.0"]).output
+    assert "cleaning would drop 4 documents, 100.0% of the text" in intended
+    assert "documents of messages, most" not in intended
+
+
+def test_the_rule_that_drops_most_documents_is_named() -> None:
+    """It is not always the one that drops most text."""
+    drops = [RuleDrops("kind_long", 1, 9000), RuleDrops("kind_words", 98, 2000)]
+    source = SourceCheck("notes", "mine.toml, line 3", 1, 1, documents=100, bytes=12_000, drops=drops)
+    sample, clean = SampleConfig.model_construct(max_reject_share=0.0), CleanConfig(wipe_out_limit=0.5)
+    (loss,) = _losses((source,), Recipe.model_construct(sample=sample, clean=clean))
+    assert "would drop 99% of the documents of notes, most by kind_words: a run" in loss
 
 
 def test_a_source_of_short_lines_that_cleaning_drops_may_be_verse(recipe: Path) -> None:
