@@ -182,8 +182,9 @@ def _assumption(artifacts: dict[str, Artifact], machine: Machine) -> str:
 
 def format_energy(watt_hours: float) -> str:
     """Return `8.1 Wh`, `1.2 kWh`, `3.4 MWh`."""
-    for unit, name in ((1e6, "MWh"), (1e3, "kWh")):
-        if watt_hours >= unit:
+    # What would be rounded to a thousand of a unit is one of the next.
+    for least, unit, name in ((999.95e3, 1e6, "MWh"), (999.5, 1e3, "kWh")):
+        if watt_hours >= least:
             return f"{watt_hours / unit:.1f} {name}"
     return f"{watt_hours:.2g} Wh" if watt_hours < 10 else f"{watt_hours:.0f} Wh"
 

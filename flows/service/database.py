@@ -87,6 +87,7 @@ def without_password(address: str) -> str:
         return SQLITE
     parts = _parts(address)
     host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
     user = f"{parts.username}@" if parts.username else ""
     place = f"{host}:{parts.port}" if parts.port else host
     return f"postgresql://{user}{place}{parts.path}"

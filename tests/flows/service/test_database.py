@@ -101,6 +101,7 @@ def test_what_is_no_address_is_refused_without_the_password(address: str) -> Non
 def test_the_password_is_not_written_down() -> None:
     assert without_password("postgresql+asyncpg://me:word@host:5433/runs") == "postgresql://me@host:5433/runs"
     assert without_password("postgres://host/runs") == "postgresql://host/runs"
+    assert without_password("postgres://me:word@[::1]:5433/runs") == "postgresql://me@[::1]:5433/runs"
 
 
 def test_a_root_is_not_brought_up_on_another_database_by_forgetting() -> None:

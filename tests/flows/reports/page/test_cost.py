@@ -59,7 +59,7 @@ def test_money_is_the_price_of_all_hours(make: Callable[..., Any], tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("hours", "reported"),
-    [(0.0312, "0.031 Wh"), (8.1, "8.1 Wh"), (412, "412 Wh"), (1234, "1.2 kWh"), (3.4e6, "3.4 MWh")],
+    [(0.0312, "0.031 Wh"), (8.1, "8.1 Wh"), (412, "412 Wh"), (999.7, "1.0 kWh"), (1234, "1.2 kWh"), (3.4e6, "3.4 MWh")],
 )
 def test_energy_in_words(hours: float, reported: str) -> None:
     assert format_energy(hours) == reported
