@@ -45,21 +45,24 @@ class Gate(TypedDict):
     """The rise that the gate allows, and what it measured; neither where the recipe has none."""
 
     max_rise: float
-    rises: NotRequired[dict[str, float]]
+    rises: NotRequired[Mapping[str, float | None]]
+    """By source; None where the bits of the text are not finite, as of a network that broke down."""
 
 
 def describe_gate(gate: Gate) -> str:
     """Return the outcome of the gate as a sentence without full stop; empty where the recipe has no gate."""
     if "rises" not in gate:
         return ""
-    rises = ", ".join(f"{source} {rise:+.1%}" for source, rise in gate["rises"].items())
+    rises = ", ".join(
+        f"{source} {'not finite' if rise is None else format(rise, '+.1%')}" for source, rise in gate["rises"].items()
+    )
     stopped = _stopped(gate["rises"], gate["max_rise"])
     verdict = f"{', '.join(stopped)} did not pass" if stopped else "passed"
     return f"Bits per byte relative to the base model: {rises}; the gate allows +{gate['max_rise']:.1%}: {verdict}"
 
 
-def _stopped(rises: Mapping[str, float], limit: float) -> list[str]:
-    return [source for source, rise in rises.items() if rise > limit]
+def _stopped(rises: Mapping[str, float | None], limit: float) -> list[str]:
+    return [source for source, rise in rises.items() if rise is None or rise > limit]
 
 
 _interrupted = threading.Event()
