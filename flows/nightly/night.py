@@ -4,6 +4,7 @@ Its model is promoted where it is not significantly worse than the current one, 
 held-out text and benchmark items (`judge`).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -158,8 +159,7 @@ class Verdict:
         if not self.worse:
             return f"no worse in {len(self.figures)} figures"
         named = ", ".join(
-            f"{one.what} {one.before:.3f} -> {one.after:.3f} ({_format_chance(one.chance)})"
-            for one in self.worse[:MAX_SHOWN]
+            f"{one.what} {one.before:.3f} -> {one.after:.3f} ({_format_chance(one)})" for one in self.worse[:MAX_SHOWN]
         )
         more = f" and {len(self.worse) - MAX_SHOWN} more" if len(self.worse) > MAX_SHOWN else ""
         return f"significantly worse: {named}{more}"
@@ -209,12 +209,15 @@ def _count(night: Night, artifacts: dict[str, Artifact]) -> None:
 MAX_SHOWN = 3
 
 
-def _format_chance(chance: float) -> str:
-    return f"p {chance:.1g}" if chance >= 1e-4 else "p < 0.0001"
+def _format_chance(one: Regression) -> str:
+    if not math.isfinite(one.after):
+        return "not finite"
+    return f"p {one.chance:.1g}" if one.chance >= 1e-4 else "p < 0.0001"
 
 
 def judge(after: Artifact, before: Artifact | None, config: NightlyConfig) -> Verdict:
-    """Compare the evaluation of a nightly run with that of the current model."""
+    """Compare the evaluation of a nightly run with that of the current model. A figure that is not finite, as of a
+    network that broke down, is worse than any other."""
     if before is None:
         return Verdict((), ())
     bits = bits_regressions(after.table("document_scores"), before.table("document_scores"))
@@ -222,7 +225,11 @@ def judge(after: Artifact, before: Artifact | None, config: NightlyConfig) -> Ve
     figures = (*bits, *scores)
     allowed = [config.max_rise] * len(bits) + [config.max_fall] * len(scores)
     beyond = holm_significant([one.chance for one in figures], config.level)
-    worse = [one for one, sure, most in zip(figures, beyond, allowed, strict=True) if sure and one.worse_by > most]
+    worse = [
+        one
+        for one, sure, most in zip(figures, beyond, allowed, strict=True)
+        if not math.isfinite(one.after) or (sure and one.worse_by > most)
+    ]
     return Verdict(figures, tuple(sorted(worse, key=lambda one: one.chance)))
 
 

@@ -1,7 +1,10 @@
 """What blocks a promotion: figures that are worse, not by chance, and by more than is allowed."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -70,6 +73,20 @@ def test_one_source_that_is_surely_worse_blocks_whatever_the_others_gain(evaluat
     # All seven documents rise: one of 128 ways to sign them, and of three figures one may have .05 / 3.
     assert verdict.describe() == "significantly worse: notes: bits_per_byte 2.314 -> 3.329 (p 0.008)"
     assert [line["blocks"] for line in verdict.to_json()] == [False, False, True]
+
+
+@pytest.mark.parametrize(("value", "written"), [(math.nan, "nan"), (math.inf, "inf")])
+def test_a_model_whose_text_has_no_finite_bits_is_blocked(evaluated: Evaluated, value: float, written: str) -> None:
+    """Of NaN nothing is larger, so that no difference would be significant."""
+    before = evaluated(notes=[20, 22], code=[30] * 2)
+    tables = {name: before.table(name) for name in ("item_scores", "document_scores")}
+    bits = pa.array([20.0, value, 30.0, 30.0], pa.float64())
+    column = tables["document_scores"].schema.get_field_index("bits")
+    tables["document_scores"] = tables["document_scores"].set_column(column, "bits", bits)
+    broken: Any = SimpleNamespace(table=tables.__getitem__)
+    verdict = judge(broken, before, NightlyConfig(max_rise=1e9))
+    assert not verdict.passed
+    assert f"notes: bits_per_byte 2.100 -> {written} (not finite)" in verdict.describe()
 
 
 def test_items_that_were_right_and_are_wrong_now_block(evaluated: Evaluated) -> None:
