@@ -18,6 +18,7 @@ from email.message import EmailMessage
 from pathlib import Path
 from typing import Any, TypedDict
 
+from flows.metrics.escaping import escaped
 from flows.nightly.config import NotifyConfig, Occasion
 from flows.nightly.history import Night
 from flows.nightly.preflight import Needs, describe_needs
@@ -116,10 +117,11 @@ _opener = urllib.request.build_opener(_NoRedirect)
 
 def _mail(config: NotifyConfig, message: Notification) -> None:
     letter = EmailMessage()
-    letter["Subject"] = " ".join(message["subject"].split())[:200]
+    # Names of files may have bytes that are no UTF-8, of which no mail can be made.
+    letter["Subject"] = escaped(" ".join(message["subject"].split()))[:200]
     letter["From"] = config.mail_from or f"bessemer@{platform.node()}"
     letter["To"] = ", ".join(config.mail_to)
-    letter.set_content(message["text"])
+    letter.set_content(escaped(message["text"]))
     host, _, port = config.mail_server.rpartition(":")
     user, password = os.environ.get(USER), os.environ.get(PASSWORD)
     if user and not config.mail_starttls:

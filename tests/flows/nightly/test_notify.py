@@ -60,6 +60,16 @@ def test_a_mail_is_one_letter_to_all_with_its_subject_on_one_line(mailbox: Any) 
     assert "Worse on notes." in letter.get_payload()
 
 
+def test_a_file_name_that_is_no_utf_8_does_not_keep_a_mail_back(mailbox: Any) -> None:
+    with mailbox() as (server, heard):
+        config = NotifyConfig(mail_to=("a@example.org",), mail_from="m@example.org", mail_server=server)
+        named = {"subject": "night 1 of r\udce9", "text": "files that cannot be read: notes: caf\udce9.txt\n"}
+        assert notify(config, "failed", {**MESSAGE, **named}) == ["mail: sent"]
+    letter = message_from_string(heard[0].partition("\ndata\n")[2].partition("\n.\nquit")[0])
+    assert letter["Subject"] == "night 1 of r\\udce9"
+    assert "notes: caf\\udce9.txt" in letter.get_payload()
+
+
 def test_a_server_in_trouble_is_asked_again_and_what_became_of_it_is_reported_without_addresses(
     webhook: Any,
 ) -> None:
