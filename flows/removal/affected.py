@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from flows.recipe.schema import Recipe
 from flows.runs.object_store import list_leftovers
 from flows.runs.record import RunData, list_runs, stage_paths
-from flows.runs.run_documents import find_documents, parts_of
+from flows.runs.run_documents import as_stored, find_documents, parts_of
 from model.checkpoint.run_folder import DESCRIPTION
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
@@ -121,16 +121,21 @@ def _requested(artifacts: Mapping[str, Artifact], recipe: Recipe, request: Reque
         if not found:
             raise InputError(f"data forget {wanted}: the run sampled no document of this id or path")
         ids |= set(found)
-    files = pa.array(sorted(request.files), pa.string())
+    files = pa.array(sorted(map(as_stored, request.files)), pa.string())
+    unseen = set(files.to_pylist())
     for rows in parts_of(artifacts["sample"], "documents", ["doc_id", "source", "origin"]):
         path = pc.struct_field(rows.column("origin").combine_chunks(), "path")
-        chosen = pc.or_(
-            pc.is_in(rows.column("source").cast(pa.string()), value_set=pa.array(sorted(sources), pa.string())),
-            pc.is_in(path, value_set=files),
+        of_file = pc.is_in(path, value_set=files)
+        of_source = pc.is_in(rows.column("source").cast(pa.string()), value_set=pa.array(sorted(sources), pa.string()))
+        unseen -= set(path.filter(of_file).to_pylist())
+        ids |= set(rows.column("doc_id").filter(pc.or_(of_source, of_file)).to_pylist())
+    if unseen:
+        raise InputError(
+            f"data forget --file {min(unseen)}: the run sampled no document of this file; name it by its path within"
+            " its source, as `bessemer data history` shows it"
         )
-        ids |= set(rows.column("doc_id").filter(chosen).to_pylist())
     if not ids:
-        raise InputError("data forget: no sampled document is of these sources or files; `bessemer data history` finds")
+        raise InputError("data forget: no sampled document is of these sources; `bessemer data history` finds others")
     return ids
 
 

@@ -4,6 +4,7 @@ text of each: as clean recorded it, or for dropped documents as it recognises it
 `flows.runs.document_history` follows one document through the stages.
 """
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 EXCERPT_CHARS = 160
 
 
+def as_stored(path: str) -> str:
+    """Return a path as the tables have it: bytes of a file's name that are no UTF-8 are escapes such as `\\xff`."""
+    return os.fsencode(path).decode("utf-8", errors="backslashreplace")
+
+
 def find_documents(artifacts: dict[str, Artifact], wanted: str) -> list[bytes]:
     """Return the ids of sampled documents whose hexadecimal id begins with `wanted`, or whose path contains it."""
     sample = need_stage(artifacts, "sample")
@@ -50,7 +56,7 @@ def find_documents(artifacts: dict[str, Artifact], wanted: str) -> list[bytes]:
         if may_be_id:
             by_id += [doc_id for doc_id in ids if doc_id.hex().startswith(beginning)]
         paths = pc.struct_field(batch.column("origin"), "path")
-        by_path += [ids[i] for i in pc.indices_nonzero(pc.match_substring(paths, wanted)).to_pylist()]
+        by_path += [ids[i] for i in pc.indices_nonzero(pc.match_substring(paths, as_stored(wanted))).to_pylist()]
     # Folders such as 2019/05 look like the piece of a document.
     return (by_path or by_id) if slash else (by_id or by_path)
 
@@ -73,7 +79,7 @@ def rejects_of(artifacts: dict[str, Artifact], wanted: str) -> list[RejectRow]:
     """Return the rejected records whose path contains `wanted`."""
     found: list[RejectRow] = []
     for table in parts_of(need_stage(artifacts, "sample"), "rejects", None):
-        found += table.filter(pc.match_substring(table.column("path"), wanted)).to_pylist()
+        found += table.filter(pc.match_substring(table.column("path"), as_stored(wanted))).to_pylist()
     return found
 
 

@@ -1,12 +1,15 @@
 """Which sampled documents an id or a part of a path names, and why a file has none."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from flows.recipe.load import load_recipe
+from flows.removal.affected import Request, _requested
 from flows.runs.document_history import ListedFile, explain_unsampled
-from flows.runs.run_documents import find_documents
+from flows.runs.run_documents import find_documents, rejects_of
+from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.sample.discovery import find_files
@@ -48,6 +51,26 @@ def test_a_piece_names_its_document(sampled: Artifact) -> None:
         for wanted in (doc_id.hex(), f"{doc_id.hex()}/0", f"{doc_id.hex()[:12].upper()}/3"):
             assert find_documents({"sample": sampled}, wanted) == [doc_id]
         assert find_documents({"sample": sampled}, f"{doc_id.hex()}/x") == []
+
+
+def test_a_file_name_that_is_no_utf_8_is_found_as_a_shell_gives_it(sampled: Artifact, tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.txt")
+    (tmp_path / "letters" / name).write_text("A letter from the café at the corner.")
+    recipe = load_recipe(tmp_path / "letters.toml", tmp_path / "root")
+    artifacts = {"sample": build_sample(RunContext(tmp_path / "root", "more"), recipe.sample)}
+    (found,) = find_documents(artifacts, name)
+    assert find_documents(artifacts, "caf\\xe9.txt") == [found]
+    assert rejects_of(artifacts, name) == []
+    assert _requested(artifacts, recipe, Request(files=(name,))) == {found}
+
+
+def test_every_file_that_a_removal_names_was_sampled(sampled: Artifact, tmp_path: Path) -> None:
+    """Else a typing error would leave a document behind, and the certificate would not say so."""
+    recipe = load_recipe(tmp_path / "letters.toml", tmp_path / "root")
+    files = ("2019/05/letter.txt", "2019/06/letter.txt")
+    assert len(_requested({"sample": sampled}, recipe, Request(files=files))) == 2
+    with pytest.raises(InputError, match=r"--file 2019/6/letter.txt: the run sampled no document of this file"):
+        _requested({"sample": sampled}, recipe, Request(files=(files[0], "2019/6/letter.txt")))
 
 
 def test_a_file_whose_documents_are_excluded_is_not_called_empty(sampled: Artifact, tmp_path: Path) -> None:
