@@ -80,6 +80,17 @@ def test_tables_by_source_are_those_of_the_sources_with_new_files(recipe: Path, 
     ]
 
 
+def test_a_gate_holds_for_sources_without_new_files_too(recipe: Path, tmp_path: Path) -> None:
+    """Their held-out text is that of the first night."""
+    settings = [f'train.base_model="{tmp_path / "model"}"', 'evaluate.gate={ sources = ["code"] }']
+    night = read_raw(str(recipe), tmp_path, settings).of_night({"notes": ["note-01.txt"]}, base(recipe, tmp_path))
+    assert night.evaluate.gate is not None
+    assert (night.evaluate.gate.sources, night.evaluate.gate.base_model) == (("code",), tmp_path / "model")
+    unknown = [settings[0], 'evaluate.gate={ sources = ["coda"] }']
+    with pytest.raises(RecipeError, match=r"evaluate\.gate\.sources names the source `coda`"):
+        read_raw(str(recipe), tmp_path, unknown).whole()
+
+
 def test_a_later_night_of_a_confined_recipe_goes_on_from_the_current_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
