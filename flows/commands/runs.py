@@ -43,10 +43,10 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
         open_in_browser(write_run_list(root))
         return
     from flows.runs.lineage import model_of
-    from flows.runs.record import list_history, list_runs, settings_of, state_of
+    from flows.runs.record import list_history, list_runs, settings_of, state_of, time_of
 
     found = [{**one, "state": state_of(one)} for one in list_runs(root)] + list_history(root)
-    runs = sorted(cast("list[RunData]", found), key=lambda run: run["run_id"])
+    runs = sorted(cast("list[RunData]", found), key=time_of)
     models = {run["run_id"]: model_of(run, root) for run in runs}
     models |= {run["run_id"]: models[same] for run in runs if (same := run.get("same_as")) in models}
     if as_json:

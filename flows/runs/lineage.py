@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TypedDict
 
 from flows.runs.model_registry import CURRENT, current_run
-from flows.runs.record import RECORD, RunData, list_history, list_runs, read_recipe, read_run, stage_paths, warn_once
+from flows.runs.record import (
+    RECORD,
+    RunData,
+    list_history,
+    list_runs,
+    read_recipe,
+    read_run,
+    stage_paths,
+    time_of,
+    warn_once,
+)
 from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.errors import InputError, IntegrityError
 from model.model_files import check_header
@@ -53,7 +63,8 @@ def _runs_by_use(root: Path) -> list[tuple[str, RunData]]:
     same artifacts, whose folder holds its page and recipe."""
     runs = {run["run_id"]: run for run in list_runs(root)}
     again = [(line["run_id"], runs[same]) for line in list_history(root) if (same := line.get("same_as")) in runs]
-    return sorted([*runs.items(), *again], key=lambda pair: pair[0])
+    times = {run_id: time_of(run) for run_id, run in runs.items()}
+    return sorted([*runs.items(), *again], key=lambda pair: times.get(pair[0], pair[0]))
 
 
 def run_that_trained(root: Path, record: RunData) -> str | None:

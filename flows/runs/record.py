@@ -117,6 +117,11 @@ class RunData(RunHead, BuiltRun):
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
+_TIME = "%Y%m%dT%H%M%SZ"
+
+_OF_TIME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
+"""Ids that `new_run_id` makes."""
+
 CURRENT_LISTENER: ContextVar[ProgressListener] = ContextVar("ONLOOKER", default=ProgressListener())  # noqa: B039  # a ProgressListener has no state
 """The listener to the runs of this context; the command sets its progress bars here."""
 
@@ -315,7 +320,15 @@ def new_run_id() -> str:
     It sorts by time and is never in an identity.
     """
     seconds, nanoseconds = divmod(time.time_ns(), 10**9)
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(seconds))}-{nanoseconds * 2**24 // 10**9:06x}"
+    return f"{time.strftime(_TIME, time.gmtime(seconds))}-{nanoseconds * 2**24 // 10**9:06x}"
+
+
+def time_of(record: RunData) -> str:
+    """Return what sorts runs by time: the id, or for a chosen one, which says no time, when the run began."""
+    if _OF_TIME.fullmatch(record["run_id"]):
+        return record["run_id"]
+    began = time.strftime(_TIME, time.gmtime(record.get("started", 0.0)))
+    return f"{began}-{record['run_id']}"
 
 
 def check_run_id(run_id: str) -> None:
@@ -342,11 +355,12 @@ def settings_of(record: RunData) -> str:
 
 def list_runs(root: Path) -> list[RunData]:
     """Return the records of all runs under a root, oldest first; damaged ones are skipped with a warning."""
-    return [record for record in map(_readable, _record_files(root)) if record is not None]
+    return sorted((record for record in map(_readable, _record_files(root)) if record is not None), key=time_of)
 
 
 def newest_runs(root: Path, most: int) -> tuple[list[RunData], int]:
-    """Return the records of the `most` newest runs under a root, oldest first, and the number of all runs."""
+    """Return the records of the `most` newest runs under a root by their ids, oldest first, and the number of all
+    runs. No other record is read, so that runs of chosen names count as newest."""
     files = _record_files(root)
     return [record for record in map(_readable, files[-most:]) if record is not None], len(files)
 

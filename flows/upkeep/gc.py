@@ -25,6 +25,7 @@ from flows.runs.record import (
     list_runs,
     read_recipe,
     read_run,
+    time_of,
     warn_once,
 )
 from flows.runs.roots import put_record
@@ -148,7 +149,7 @@ def plan(
 
 def _latest(runs: list[RunData], history: list[RunData], count: int) -> set[str]:
     """Return the ids of the runs that were used last; one that built nothing used the run that it is the same as."""
-    used = {run["run_id"]: run["run_id"] for run in runs}
+    used = {run["run_id"]: time_of(run) for run in runs}
     for line in history:
         if (same := line.get("same_as")) in used:
             used[same] = max(used[same], line["run_id"])
@@ -222,7 +223,7 @@ def _bases(root: Path, run_id: str) -> list[Path]:
         return []
     named = (recipe["train"].get("base_model"), (recipe["evaluate"].get("gate") or {}).get("base_model"))
     models = [Path(name).resolve() for name in named if name]
-    vocabulary = recipe["vocab"].get("base")
+    vocabulary = recipe.get("vocab", {}).get("base")
     return [*models, Path(vocabulary).resolve().parent] if vocabulary else models
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flows.recipe.load import load_recipe
 from flows.runs.lineage import open_run
-from flows.runs.record import check_run_id, new_run_id
+from flows.runs.record import check_run_id, list_runs, new_run_id
 from flows.runs.run import Run
 from model.checksummed_json import write_sealed
 from model.errors import InputError
@@ -40,6 +40,15 @@ def test_what_is_made_from_the_time_is_taken() -> None:
 def test_ids_of_the_same_second_differ_and_sort_by_time() -> None:
     made = [new_run_id() for _ in range(100)]
     assert made == sorted(set(made))
+
+
+def test_the_latest_run_is_the_one_that_began_last_whatever_it_is_called(tmp_path: Path) -> None:
+    for run_id, began in (("mine", 1.8e9), ("20271101T000000Z-abcdef", 1.825e9), ("early", 1.7e9)):
+        entry = {"stage": "sample", "identity": "s", "path": "s"}
+        record = {"run_id": run_id, "state": "completed", "started": began, "stages": [entry]}
+        write_sealed(tmp_path / "runs" / run_id / "run.json", record)
+    assert [run["run_id"] for run in list_runs(tmp_path)] == ["early", "mine", "20271101T000000Z-abcdef"]
+    assert open_run(tmp_path, "latest")["run_id"] == "20271101T000000Z-abcdef"
 
 
 def test_a_run_is_opened_by_its_id_though_another_id_begins_with_it(tmp_path: Path) -> None:

@@ -124,6 +124,12 @@ def test_a_run_of_a_chosen_name_is_kept_by_it_and_by_its_age(root: Root) -> None
     assert plan(root.path, keep_last=0, now=NOW, unfinished_days=7).kept_runs == ("big",)
 
 
+def test_a_run_of_a_chosen_name_is_not_the_latest_by_its_name(root: Root) -> None:
+    root.artifact("clean", "old")
+    root.run(1, "clean/old", name="zeta")
+    assert plan(root.path, keep_last=1, now=NOW).kept_runs == ("20261102T000000Z-abcdef",)
+
+
 def test_what_was_just_made_stays(root: Root) -> None:
     root.artifact("clean", "new", made=NOW - 60)
     root.artifact("clean", "old", made=NOW - 7200)
