@@ -220,13 +220,15 @@ def plan_from_declared_sizes(recipe: Recipe, options: PlanOptions) -> DeclaredPl
     else:
         network, device = network_of(recipe), options.device()
         tokens = sum(plan["target_tokens"] for plan in plans.values())
-        given = _training(network, device.peak_flops, tokens, options.devices or 1)
+        # Days and speed decide the number of devices, which is one where neither does.
+        fewest = 1 if options.days is None or options.mfu is None else None
+        given = _training(network, device.peak_flops, tokens, options.devices or fewest)
         given = replace(given, days=options.days, mfu=options.mfu)
         plan["training"] = estimate_training(given, device, options.price, network, recipe.train.trainer_config())
     return plan
 
 
-def _training(network: NetworkConfig, peak_flops: float, tokens: int, devices: float) -> Training:
+def _training(network: NetworkConfig, peak_flops: float, tokens: int, devices: float | None) -> Training:
     from model.nn.factory import active_parameter_count
 
     shape = Shape(network.layers, network.width, network.context)

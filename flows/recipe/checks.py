@@ -42,7 +42,7 @@ def _check_source_names(recipe: Recipe, origin: str) -> None:
             f"{origin}: a source has the name `{MEAN_OF_SOURCES}`, under which scores give the mean of all sources."
             f" Give it another name."
         )
-    keyed = ("weights", "priorities", "presets", "kinds", "wipe_out_overrides", "heldout_shares")
+    keyed = ("weights", "priorities", "presets", "kinds", "wipe_out_overrides")
     named = {f"{stage}.{key}": getattr(getattr(recipe, stage), key, None) or {} for stage in STAGES for key in keyed}
     if recipe.clean.quality is not None:
         named["clean.quality.good"] = recipe.clean.quality.good

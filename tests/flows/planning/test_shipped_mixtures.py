@@ -120,6 +120,15 @@ def test_parameters_flops_and_epochs_are_the_published_ones(
     assert min(line["epochs"] for line in reported["sources"]) == pytest.approx(epochs, rel=0.02)
 
 
+def test_days_and_speed_give_the_number_of_devices(tmp_path):
+    recipe = shipped("yalm_100b", tmp_path, UNTRACED)
+    asked = PlanOptions(hardware="a100", devices=None, days=65.0, mfu=0.4)
+    training = plan_from_declared_sizes(recipe, asked)["training"]
+    assert training is not None
+    needed = training["flops"] / (training["peak_flops"] * 0.4 * 65 * 86400)
+    assert needed <= training["devices"] < needed + 1
+
+
 def test_shares_by_size_need_sizes(tmp_path):
     path = tmp_path / "r.toml"
     path.write_text('name = "r"\nbudget_tokens = "1K"\ntemperature = 1\n[[sources]]\nname = "s"\npaths = ["x"]\n')
