@@ -111,6 +111,8 @@ class RawRecipe:
         values.setdefault("evaluate", {})["earlier"] = base.chain
         values["vocab"] = {"base": str(base.vocabulary)}
         values.setdefault("train", {})["base_model"] = str(base.model)
+        if isinstance(gate := values["evaluate"].get("gate"), dict):
+            gate.pop("base_model", None)  # It is that of training, the current model.
         allow(*base.against, *base.chain, base.vocabulary, base.model)
         return self._checked(values)
 

@@ -259,7 +259,8 @@ def _add_training(history: DocumentHistory, tables: _Tables, doc_id: bytes) -> N
     applied = tables.applied
     starts, ends = applied.column("pos_start").to_numpy(), applied.column("pos_end").to_numpy()
     which = np.searchsorted(starts, positions, side="right") - 1
-    read = which[(which >= 0) & (positions < ends[np.maximum(which, 0)])]
+    begun = which >= 0
+    read = which[begun][positions[begun] < ends[which[begun]]]
     numbers = np.unique(applied.column("step").to_numpy()[read]).tolist()
     history.events.append({"stage": "train", "what": "trained", "steps": numbers, "reads": len(read)})
     history.outcome = (

@@ -82,7 +82,10 @@ def test_tables_by_source_are_those_of_the_sources_with_new_files(recipe: Path, 
 
 def test_a_gate_holds_for_sources_without_new_files_too(recipe: Path, tmp_path: Path) -> None:
     """Their held-out text is that of the first night."""
-    settings = [f'train.base_model="{tmp_path / "model"}"', 'evaluate.gate={ sources = ["code"] }']
+    settings = [
+        f'train.base_model="{tmp_path / "first"}"',
+        f'evaluate.gate={{ sources = ["code"], base_model = "{tmp_path / "first"}" }}',
+    ]
     night = read_raw(str(recipe), tmp_path, settings).of_night({"notes": ["note-01.txt"]}, base(recipe, tmp_path))
     assert night.evaluate.gate is not None
     assert (night.evaluate.gate.sources, night.evaluate.gate.base_model) == (("code",), tmp_path / "model")
