@@ -33,7 +33,10 @@ class Group:
     @property
     def has_ids(self) -> bool:
         """Whether ids of documents may repeat: those that come from the records."""
-        return any(source.id_field is not None or source.thread is not None for source, _ in self.files)
+        return any(
+            source.id_field is not None or source.thread is not None or file.format == "mediawiki"
+            for source, file in self.files
+        )
 
 
 def group_files(listings: Sequence[SourceFiles], plans: Mapping[str, PlannedSource], part_bytes: int) -> list[Group]:

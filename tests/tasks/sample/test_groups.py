@@ -82,6 +82,25 @@ def test_an_id_of_an_earlier_group_is_rejected_as_one_pass_would(config: SampleC
     assert named["1.jsonl"] == (1, "id '0-7' was seen before")
 
 
+def test_an_article_that_two_exports_of_a_wiki_hold_is_one_document(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        pages = "".join(
+            f"<page><title>T</title><id>{article}</id><revision><text>{'word ' * 900}</text></revision></page>"
+            for article in (number, 7)
+        )
+        (tmp_path / "in" / f"{number}.xml").write_text(f"<mediawiki>{pages}</mediawiki>")
+    source = Source(name="wiki", paths=(str(tmp_path / "in/*.xml"),), weight=1, format="mediawiki")
+    config = SampleConfig(sources=(source,), budget_tokens=10**9, part_bytes=4096, max_reject_share=1)
+    groups = group_files(listings := find_files(config), plan_mixture(config, listings), config.part_bytes)
+    assert len(groups) == 2
+    report, _ = run(config, tmp_path / "work", ThisProcess())
+    assert (report.source("wiki").documents_out, report.source("wiki").rejected) == (3, 1)
+    assert report.facts["rejected_files"]["wiki"] == [
+        {"path": "1.xml", "records": 1, "reason": "id '7' was seen before"}
+    ]
+
+
 @pytest.mark.parametrize("executor", [ThisProcess(), Threads(3)], ids=str)
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.75, 0.95])
 def test_a_killed_build_goes_on_to_the_same_bytes(
