@@ -237,7 +237,7 @@ def _zstd_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
 
 def _bzip2_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
     stream = None
-    search = _Search(b"BZh", lambda stored: stored[_BZIP2_HEADER:].startswith(_BZIP2_MAGIC))
+    search = _Search(b"BZh", _begins_bzip2_stream)
     for stored in stored_blocks:
         waiting = search.feed(stored)
         while waiting:
@@ -258,6 +258,11 @@ def _bzip2_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
                 stream = None
     if stream is not None:
         yield Gap("bzip2 stream ends early")
+
+
+def _begins_bzip2_stream(stored: bytes) -> bool:
+    # The rest of the first block's magic number may be in the next stored block.
+    return _BZIP2_MAGIC.startswith(stored[_BZIP2_HEADER : _BZIP2_HEADER + len(_BZIP2_MAGIC)])
 
 
 class _Search:

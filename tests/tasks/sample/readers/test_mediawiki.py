@@ -95,3 +95,10 @@ def test_bzip2_of_several_streams_is_read_and_damage_is_named():
     found = unpack(bytes(broken))
     assert any(isinstance(block, Gap) and block.reason.startswith("damaged bzip2 data") for block in found)
     assert b"".join(block for block in found if isinstance(block, bytes)).endswith(text[1_000_000:])
+
+
+@pytest.mark.parametrize("before_the_border", range(1, 12))
+def test_after_damage_a_bzip2_stream_is_found_across_the_border_of_two_blocks(before_the_border):
+    damaged = bz2.compress(b"first")[:10].ljust((1 << 16) - before_the_border, b"\0")
+    found = unpack(damaged + bz2.compress(b"second"))
+    assert found == [Gap("damaged bzip2 data: Invalid data stream"), b"second"]
