@@ -17,6 +17,7 @@ from tasks.sample.readers.records import BadRecord, Found, Record, Skipped, exce
 
 OPENING, CLOSING = b"<page>", b"</page>"
 ARTICLES = "0"
+NO_END = "the page has no end"
 _BASE = re.compile(rb"<base>\s*(https?://[^<\s]{1,400}/)[^<\s/]*\s*</base>")
 _MARKUP_BYTES = 1 << 16
 """Bytes of a page besides its text."""
@@ -25,7 +26,7 @@ _MARKUP_BYTES = 1 << 16
 def mediawiki_records(blocks: Iterable[bytes | Gap], source: Source) -> Iterator[Found]:
     """Yield every page, numbered from 0, with the byte where it begins (after decompression)."""
     held = bytearray()
-    position = number = 0
+    position = page_begin = number = 0
     base = ""
     is_in_page = is_too_large = False
     limit = source.max_file_bytes + _MARKUP_BYTES
@@ -49,7 +50,7 @@ def mediawiki_records(blocks: Iterable[bytes | Gap], source: Source) -> Iterator
                 position += dropped
                 if begin < 0:
                     break
-                is_in_page = True
+                is_in_page, page_begin = True, position
             end = held.find(CLOSING)
             if end < 0:
                 if len(held) > limit:
@@ -60,21 +61,22 @@ def mediawiki_records(blocks: Iterable[bytes | Gap], source: Source) -> Iterator
                 break
             end += len(CLOSING)
             if is_too_large or end > limit:
-                yield BadRecord(number, position, f"larger than max_file_bytes ({source.max_file_bytes})")
+                yield BadRecord(number, page_begin, f"larger than max_file_bytes ({source.max_file_bytes})")
             else:
-                yield _page(number, position, bytes(held[:end]), base)
+                # A damaged page without its end holds the beginning of the next one.
+                if (next_page := held.rfind(OPENING, 0, end)) > 0:
+                    yield BadRecord(number, page_begin, NO_END, excerpt_of(bytes(held[:400])))
+                    number, page_begin = number + 1, page_begin + next_page
+                yield _page(number, page_begin, bytes(held[max(0, next_page) : end]), base)
             number += 1
             del held[:end]
             position += end
             is_in_page = is_too_large = False
     if is_in_page:
-        yield BadRecord(number, position, "the page has no end", excerpt_of(bytes(held[:400])))
+        yield BadRecord(number, page_begin, NO_END, excerpt_of(bytes(held[:400])))
 
 
 def _page(number: int, byte: int, raw: bytes, base: str) -> Found:
-    # A damaged page without its end holds the beginning of the next one.
-    if raw.rfind(OPENING) > 0:
-        return BadRecord(number, byte, "the page has no end", excerpt_of(raw[:400]))
     try:
         page = ElementTree.fromstring(raw)
     except ElementTree.ParseError as error:

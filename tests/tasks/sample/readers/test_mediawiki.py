@@ -30,6 +30,13 @@ def read(text, size=37, source=SOURCE):
 
 
 @pytest.mark.parametrize("size", [1, 37, 100_000])
+def test_a_page_above_the_limit_is_named_by_the_byte_where_it_begins(size):
+    small = Source(name="wiki", paths=("x",), max_file_bytes=1000)
+    bad, _ = read(HEAD + page(1, "x" * 200_000) + page(2), size, small)
+    assert bad.byte == len(HEAD)
+
+
+@pytest.mark.parametrize("size", [1, 37, 100_000])
 def test_articles_are_documents_with_title_id_and_address(size):
     text = (
         HEAD + page(1) + page(2, ns=1) + page(3, extra='<redirect title="x" />') + page(4, model="css") + page(5, "B")
@@ -58,8 +65,12 @@ def test_damage_costs_one_page():
     kinds = [(type(record), getattr(record, "reason", "")[:12]) for record in found]
     assert kinds == [
         (Record, ""), (BadRecord, "invalid XML:"), (Record, ""), (BadRecord, "the page has"), (Record, ""),
-        (BadRecord, "the page has"),
+        (Record, ""), (BadRecord, "the page has"),
     ]  # fmt: skip
+    assert [record.number for record in found] == list(range(7))
+    assert [record.key for record in found if isinstance(record, Record)] == ["1", "4", "5", "6"]
+    text = HEAD + page(1) + broken + page(4) + cut + page(5) + page(6) + page(7)[:50]
+    assert [text[record.byte :][:19] for record in found] == [f"<page><title>Page {n}" for n in (1, 2, 4, 3, 5, 6, 7)]
 
 
 def test_a_page_above_the_limit_and_a_gap_are_rejected_alone():
