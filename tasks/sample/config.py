@@ -1,5 +1,6 @@
 """Configuration of the sample stage: where the sources are, what they contain, and how much training reads of each."""
 
+import codecs
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -21,6 +22,9 @@ Content = Literal["text", "markdown", "wikitext", "html", "code"]
 
 ONE_DOCUMENT_A_FILE: frozenset[str] = frozenset(get_args(Content))
 """Formats of files that are one document each."""
+
+NO_CHARACTER_SETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7"})
+"""Codecs of Python that no file is written in: they decode nothing, or to halves of surrogate pairs."""
 
 
 class Thread(StrictConfig):
@@ -117,7 +121,9 @@ class Source(StrictConfig):
     @classmethod
     def _encoding_is_known(cls, value: str) -> str:
         try:
-            is_text = value == "auto" or "a".encode(value).decode(value) == "a"
+            is_text = value == "auto" or (
+                codecs.lookup(value).name not in NO_CHARACTER_SETS and "a".encode(value).decode(value) == "a"
+            )
         except (LookupError, UnicodeError):
             is_text = False
         if not is_text:

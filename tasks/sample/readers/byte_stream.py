@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from tasks.sample.config import Source
+from tasks.sample.config import NO_CHARACTER_SETS, Source
 from tasks.sample.readers.records import BadRecord, Record, decode_text, record_of_text, undecodable
 
 BLOCK_BYTES = 1 << 20
@@ -381,6 +381,7 @@ def _charset(raw: bytes, declared: str | None) -> str | None:
             codec = codecs.lookup(label)
         except LookupError:
             continue  # an unknown label declares nothing
-        if codec.name != "utf-8" and getattr(codec, "_is_text_encoding", True):
+        is_text = getattr(codec, "_is_text_encoding", True) and codec.name not in NO_CHARACTER_SETS
+        if codec.name != "utf-8" and is_text:
             return _BROWSER_CHARSETS.get(codec.name, codec.name)
     return None

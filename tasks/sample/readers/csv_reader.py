@@ -4,9 +4,11 @@ Quoted fields may contain line breaks. An unreadable row is rejected alone, and 
 first one, so that a stray quotation mark costs one row and not the rest of the file.
 """
 
+import codecs
 import csv
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import Line, LostLine
@@ -23,10 +25,13 @@ def csv_records(
     csv.field_size_limit(_LARGEST_FIELD)  # the default is 128 KiB, for the whole process
     found = _Lines(lines)
     first = found.take()
+    if isinstance(first, Line) and first.raw is not None:
+        # A quotation mark begins a field only where nothing is before it.
+        header_line = first.raw.removeprefix(codecs.BOM_UTF8)
+        first = replace(first, raw=header_line)
+        delimiter = delimiter_of(header_line.decode("utf-8", errors="replace"), delimiter)
     if first is not None:
         found.push_back([first])
-        if isinstance(first, Line) and first.raw is not None:
-            delimiter = delimiter_of(first.raw.decode("utf-8", errors="replace"), delimiter)
     rows = _rows(found, source.max_file_bytes, delimiter)
     header = next(rows, None)
     if header is None:
@@ -35,7 +40,6 @@ def csv_records(
         yield header
         return
     names = header.cells
-    names[0] = names[0].removeprefix("\ufeff")
     if missing := missing_column(names, source):
         yield missing
         return
@@ -98,7 +102,8 @@ def _row(first: Line, raw: bytes, lines: _Lines, limit: int, delimiter: str) -> 
         while (line := lines.take()) is not None:
             if isinstance(line, LostLine) or line.raw is None or size + len(line.raw) > limit:
                 stop.append(line)
-                reason = f"no end of a quoted field within max_file_bytes ({limit})"
+                end = f"before {line.reason}" if isinstance(line, LostLine) else f"within max_file_bytes ({limit})"
+                reason = f"no end of a quoted field {end}"
                 return
             taken.append(line)
             held.append(line.raw)

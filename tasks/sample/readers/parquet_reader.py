@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.sample.config import Source
+from tasks.sample.discovery import is_fault_of_machine
 from tasks.sample.readers.byte_stream import UNPACKS_TOO_MUCH, ReadingLimit, most_unpacked
 from tasks.sample.readers.jsonl_reader import url_of
 from tasks.sample.readers.records import BadRecord, Found, OnBytes, Record, decode_text, excerpt_of, missing_column
@@ -61,7 +62,7 @@ def parquet_records(
         # Without read-ahead of whole column chunks, which may exceed memory.
         parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_READ_BYTES)
     except (pa.ArrowException, OSError) as error:
-        yield BadRecord(0, 0, f"torn parquet file: {_first_line(error)}")
+        yield BadRecord(0, 0, f"torn parquet file: {_damage(error)}")
         return
     with parquet:
         if wrong := _wrong_columns(parquet.schema_arrow, source):
@@ -101,7 +102,7 @@ def _row_group(
     except TooLarge as error:
         reason = f"row group {group} {error}"
     except (pa.ArrowException, DamagedHeader, OSError) as error:
-        reason = f"damaged row group {group}: {_first_line(error)}"
+        reason = f"damaged row group {group}: {_damage(error)}"
     for number in range(max(row, begin), end):
         yield BadRecord(number, 0, reason)
 
@@ -153,7 +154,7 @@ def arrow_records(
         try:
             reader = pa.ipc.open_file(stream)
         except (pa.ArrowException, OSError) as error:
-            torn = f"torn arrow file: {_first_line(error)}"
+            torn = f"torn arrow file: {_damage(error)}"
             stream.seek(len(_ARROW_MAGIC))
         else:
             yield from _arrow_file(reader, size, source, begin, on_bytes, limit)
@@ -174,7 +175,7 @@ def _arrow_file(
         try:
             batch = reader.get_batch(number)
         except (pa.ArrowException, OSError) as error:
-            yield BadRecord(row, 0, f"damaged record batch {number}: {_first_line(error)}")
+            yield BadRecord(row, 0, f"damaged record batch {number}: {_damage(error)}")
             row += 1  # it does not show its number of rows
             continue
         yield from _rows_of_batch(batch, row, source, begin, limit)
@@ -196,7 +197,7 @@ def _arrow_stream(
             yield from _rows_of_batch(batch, row, source, begin, limit)
             row += batch.num_rows
     except (pa.ArrowException, OSError) as error:
-        torn = torn or f"torn arrow stream: {_first_line(error)}"
+        torn = torn or f"torn arrow stream: {_damage(error)}"
     if torn:
         yield BadRecord(row, 0, torn)
 
@@ -215,7 +216,10 @@ class _Progress:
             self._reported = reached
 
 
-def _first_line(error: Exception) -> str:
+def _damage(error: Exception) -> str:
+    """Return what is wrong with a file by the library's error; raises the error where the machine failed instead."""
+    if isinstance(error, OSError) and is_fault_of_machine(error):
+        raise error
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
@@ -247,7 +251,7 @@ def _rows_of_batch(
         )
     except pa.ArrowException as error:
         for number in range(max(first, begin), first + batch.num_rows):
-            yield BadRecord(number, 0, f"damaged record batch: {_first_line(error)}")
+            yield BadRecord(number, 0, f"damaged record batch: {_damage(error)}")
         return
     for offset in range(max(0, begin - first), batch.num_rows):
         number = first + offset

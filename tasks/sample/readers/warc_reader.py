@@ -9,6 +9,7 @@ next header.
 import re
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import Gap, decode_page
@@ -187,9 +188,11 @@ def _page(number: int, begin: int, headers: dict[str, str], content: bytes, sour
     if kind is None:
         return Skipped(number, f"media type {name.strip().lower()[:60] or 'none'}")
     charset = re.search(r"""charset\s*=\s*["']?([A-Za-z0-9_:.-]+)""", options, re.IGNORECASE)
-    found = decode_page(number, begin, content, charset[1] if charset else None)
+    found = decode_page(number, 0, content, charset[1] if charset else None)
     if isinstance(found, BadRecord):
-        return found
+        # Bytes of the page, which may have been packed, are not those of the file.
+        where = " of the page" if " at byte " in found.reason else ""
+        return replace(found, byte=begin, reason=f"{found.reason}{where}")
     key = None if source.id_field is None else headers.get(source.id_field.lower(), "").strip("<>")
     if key == "":
         reason = f"no id in header `{source.id_field}`"

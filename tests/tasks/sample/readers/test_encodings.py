@@ -136,7 +136,7 @@ def test_damage_in_utf16_costs_its_line(tmp_path):
 
 
 def test_an_encoding_that_python_does_not_know_is_refused():
-    for name in ("klingon", "base64"):
+    for name in ("klingon", "base64", "undefined", "unicode_escape", "utf-7"):
         with pytest.raises(ValidationError, match="is no encoding of text"):
             Source(name="s", paths=("a",), weight=1, encoding=name)
 

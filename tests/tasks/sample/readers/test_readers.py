@@ -1,7 +1,10 @@
 """Every format is read to its last good record, and what is broken is named with its place."""
 
+import errno
 import gzip
+import io
 import json
+import os
 import zlib
 from pathlib import Path
 
@@ -266,6 +269,22 @@ def test_csv_rows_are_records_of_their_first_line(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("table", ['"text","id"\r\nword,1\r\n', '"id, as given","text"\n1,word', '"text"\nword'])
+def test_a_byte_order_mark_before_a_quoted_name_is_no_part_of_the_header(tmp_path, table):
+    path = tmp_path / "a.csv"
+    path.write_text("\ufeff" + table)
+    assert [found.text for found in read(path)] == ["word"]
+
+
+def test_a_quoted_csv_field_that_ends_in_lost_bytes_says_so(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b'text\nfine\n"begun\nand')[:-8])
+    fine, bad, lost = read(path)
+    assert fine.text == "fine"
+    assert (bad.number, bad.reason) == (2, "broken row: no end of a quoted field before gzip stream ends early")
+    assert (lost.number, lost.reason) == (3, "gzip stream ends early")
+
+
 def test_tabs_separate_where_the_name_says_so(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("text\tn\none, two\t1\n")
@@ -484,6 +503,49 @@ def test_a_byte_order_mark_is_no_text_of_any_page_of_an_archive(tmp_path):
     path = tmp_path / "a.warc"
     path.write_bytes(b"".join(warc("resource", "\ufeff<p>a".encode(), number, "text/html") for number in range(2)))
     assert [found.text for found in read(path)] == ["<p>a", "<p>a"]
+
+
+@pytest.mark.parametrize("label", ["undefined", "idna", "punycode", "unicode_escape", "raw-unicode-escape", "utf-7"])
+def test_a_codec_of_python_that_is_no_character_set_declares_nothing(tmp_path, label):
+    path = tmp_path / "a.html"
+    raw = f"<meta charset='{label}'><p>".encode() + b"caf\xe9 \\ud800"
+    path.write_bytes(raw)
+    (bad,) = read(path)
+    assert bad.reason == f"invalid UTF-8 at byte {raw.index(0xE9)}"
+
+
+def test_a_byte_of_a_page_of_an_archive_is_named_as_one_of_the_page(tmp_path):
+    path = tmp_path / "a.warc"
+    first = warc("conversion", b"good", 1, "text/plain")
+    path.write_bytes(first + warc("conversion", b"<p>caf\xe9", 2, "text/plain"))
+    _, bad = read(path)
+    assert (bad.byte, bad.reason) == (len(first), "invalid UTF-8 at byte 6 of the page")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_fault_of_the_disk_is_no_damage_of_a_table(tmp_path, monkeypatch, suffix):
+    path = tmp_path / f"a.{suffix}"
+    table = pa.table({"text": [f"{number} " + "x" * 1000 for number in range(4000)]})
+    if suffix == "parquet":
+        pq.write_table(table, path, row_group_size=500, compression="none", use_dictionary=False)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=500)
+
+    class Failing(io.FileIO):
+        def readinto(self, buffer):
+            if 10**6 < self.tell() < 2 * 10**6:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().readinto(buffer)
+
+        def read(self, size=-1):
+            if 10**6 < self.tell() < 2 * 10**6:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().read(size)
+
+    monkeypatch.setattr(InputFile, "open", lambda file: Failing(file.path))
+    with pytest.raises(OSError, match="Input/output error"):
+        read(path)
 
 
 def test_a_page_that_fits_no_character_set_is_rejected(tmp_path):
