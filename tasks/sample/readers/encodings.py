@@ -44,6 +44,8 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+_WITHOUT_MARK = {"utf-16": "utf-16-le", "utf-32": "utf-32-le"}
+"""What a name without a byte order means where the file has no mark of it, on every machine."""
 
 
 def encoding_of(sample: bytes, wanted: str) -> str | None:
@@ -53,7 +55,7 @@ def encoding_of(sample: bytes, wanted: str) -> str | None:
     """
     if wanted != AUTO:
         name = codecs.lookup(wanted).name
-        return None if name == "utf-8" else _by_mark(sample) or name
+        return None if name == "utf-8" else _by_mark(sample) or _WITHOUT_MARK.get(name, name)
     return _by_mark(sample) or _by_text(sample)
 
 

@@ -77,6 +77,16 @@ def test_a_named_encoding_is_used_as_it_is(tmp_path, encoding, text):
     assert found.text == text
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt"])
+def test_without_a_mark_the_order_of_bytes_is_little_endian(tmp_path, name, encoding):
+    path = tmp_path / name
+    text = {"a.jsonl": json.dumps({"text": "Привет"}, ensure_ascii=False), "a.csv": "text\nПривет", "a.txt": "Привет"}
+    path.write_bytes(text[name].encode(f"{encoding}-le"))
+    (found,) = read(path, encoding=encoding)
+    assert (found.text, found.encoding) == ("Привет", f"{encoding}-le")
+
+
 def test_utf8_is_read_as_before(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(codecs.BOM_UTF8 + RUSSIAN.encode())
