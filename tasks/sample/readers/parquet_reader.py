@@ -229,11 +229,15 @@ def _columns(schema: pa.Schema, source: Source) -> list[str]:
 
 
 def _wrong_columns(schema: pa.Schema, source: Source) -> BadRecord | None:
-    if missing := missing_column(schema.names, source):
+    try:
+        names = schema.names
+    except UnicodeDecodeError as error:
+        return BadRecord(0, 0, f"damaged names of columns: {error}")
+    if missing := missing_column(names, source):
         return missing
     for name in _columns(schema, source):
-        if schema.names.count(name) > 1:
-            return BadRecord(0, 0, f"{schema.names.count(name)} columns are named `{name}`")
+        if names.count(name) > 1:
+            return BadRecord(0, 0, f"{names.count(name)} columns are named `{name}`")
     kind = schema.field(source.text_field).type
     if (kind.value_type if pa.types.is_dictionary(kind) else kind) not in {*_BYTES_OF_TEXT, *_BYTES_OF_TEXT.values()}:
         return BadRecord(0, 0, f"column `{source.text_field}` holds {kind}, not text", setting="text_field")

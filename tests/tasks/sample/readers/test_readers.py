@@ -522,6 +522,17 @@ def test_a_byte_of_a_page_of_an_archive_is_named_as_one_of_the_page(tmp_path):
     assert (bad.byte, bad.reason) == (len(first), "invalid UTF-8 at byte 6 of the page")
 
 
+@pytest.mark.parametrize("writer", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_a_name_of_a_column_that_is_not_utf8_is_damage(tmp_path, writer):
+    path = tmp_path / "a.arrow"
+    table = pa.table({"text": ["a"], "another_column": ["b"]})
+    with pa.OSFile(str(path), "wb") as sink, writer(sink, table.schema) as out:
+        out.write_table(table)
+    path.write_bytes(path.read_bytes().replace(b"another_column", b"another\xffcolumn"))
+    (bad,) = read(path)
+    assert bad.reason.startswith("damaged names of columns: 'utf-8' codec can't decode byte 0xff")
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 def test_a_fault_of_the_disk_is_no_damage_of_a_table(tmp_path, monkeypatch, suffix):
     path = tmp_path / f"a.{suffix}"
