@@ -49,7 +49,10 @@ def cached_code_of(roots: tuple[str, ...]) -> Code:
 
 def project_state() -> str:
     """Return the digest of all files of the project and of this Python; read again where a size or time changed."""
-    return _state(tuple(sorted(_marks())))
+    while True:
+        # A file that is gone before it was read makes another state.
+        with suppress(FileNotFoundError):
+            return _state(tuple(sorted(_marks())))
 
 
 @functools.lru_cache(maxsize=4)
@@ -68,7 +71,7 @@ def _marks() -> Iterator[Mark]:
                     continue
                 if entry.is_dir():
                     folders.append(entry.path)
-                else:
+                elif os.path.exists(entry.path):  # and no link to nothing
                     status = entry.stat()
                     yield entry.path, status.st_mtime_ns, status.st_size
 

@@ -64,6 +64,27 @@ def test_any_byte_of_any_file_is_another_state(tmp_path: Path, monkeypatch: pyte
     assert len(states) == 4
 
 
+def test_links_to_nothing_and_files_that_go_meanwhile_end_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    (project / "tasks").mkdir(parents=True)
+    (project / "tasks/a.py").write_text("x = 1\n")
+    monkeypatch.setattr(code_cache, "PROJECT", project)
+    state = project_state()
+    (project / "tasks/b.py").symlink_to("nowhere")
+    assert project_state() == state
+    (project / "tasks/c.py").write_text("x = 2\n")
+    digest = code_cache.digest_bytes
+
+    def remove_meanwhile(data: bytes) -> str:
+        (project / "tasks/c.py").unlink(missing_ok=True)
+        return digest(data)
+
+    monkeypatch.setattr(code_cache, "digest_bytes", remove_meanwhile)
+    assert project_state() == state
+
+
 def test_old_states_are_removed(cache: Path) -> None:
     for number in range(MAX_STATES + 3):
         (cache / f"{number:032x}").mkdir(parents=True)
