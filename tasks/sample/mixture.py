@@ -115,7 +115,7 @@ def _rounding_remarks(config: SampleConfig, plans: Mapping[str, PlannedSource]) 
     total = sum(weights.values())
     if config.temperature is not None or not ROUNDING_TOLERANCE > abs(total - 1) > 1e-9:
         return
-    digits = max(len(f"{weight:g}".partition(".")[2]) for weight in weights.values())
+    digits = max(len(f"{weight:.12f}".rstrip("0").partition(".")[2]) for weight in weights.values())
     name = min(weights, key=lambda name: weights[name])
     half = 0.5 * 10**-digits / weights[name]
     low, high = ((1 + sign * half) * plans[name]["asked_epochs"] for sign in (-1, 1))

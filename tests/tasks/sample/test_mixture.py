@@ -62,6 +62,14 @@ def test_rounded_weights_are_reported_with_their_effect_on_the_epochs():
     assert reported.endswith("wikipedia 2.48 to 3.47 epochs")
 
 
+def test_the_last_digit_of_a_very_small_weight_is_the_one_it_is_written_with():
+    weights = {"a": 0.5, "b": 0.49, "c": 0.00002}
+    sources = tuple(Source(name=name, paths="x", tokens=10**6, weight=weight) for name, weight in weights.items())
+    config = SampleConfig(sources=sources, budget_tokens=10**6, normalise_weights=True)
+    (reported,) = mixture_remarks(config, plan_from_sizes(config, {}, {}))
+    assert "half a unit of their last digit is up to 25% of a share: c 0.00 to 0.00 epochs" in reported
+
+
 @pytest.mark.parametrize("weights", [(0.75, 0.25), (3.0, 1.0)])
 def test_exact_and_relative_weights_have_no_rounding_to_report(weights):
     sources = tuple(Source(name=f"s{w:g}", paths="x", tokens=10**6, weight=w) for w in weights)
