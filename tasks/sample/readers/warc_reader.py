@@ -138,7 +138,7 @@ def _record(window: _Window, source: Source, number: int, begin: int) -> Found |
     if not re.fullmatch("[0-9]{1,18}", length):
         return BadRecord(number, begin, f"no Content-Length but {length!r}", excerpt_of(head))
     size = int(length)
-    if kind not in _WITH_TEXT or size > source.max_file_bytes:
+    if size > source.max_file_bytes:
         return _unread(window, source, number, begin, kind, size, head)
     if not window.fill(size):
         if window.end is not None:
@@ -148,6 +148,9 @@ def _record(window: _Window, source: Source, number: int, begin: int) -> Found |
     window.fill(size + 1)
     if window.held[size : size + 1] not in (b"", b"\r", b"\n"):
         return BadRecord(number, begin, f"Content-Length {size} ends in the middle of a line", excerpt_of(head))
+    if kind not in _WITH_TEXT:
+        window.drop(size)
+        return _without_text(number, kind)
     content = bytes(window.held[:size])
     window.drop(size)
     return _page(number, begin, headers, content, source)
@@ -162,6 +165,10 @@ def _unread(
         return BadRecord(number, begin, f"record ends early: its {size} bytes are not there", excerpt_of(head))
     if kind in _WITH_TEXT:
         return BadRecord(number, begin, f"larger than max_file_bytes ({source.max_file_bytes})", excerpt_of(head))
+    return _without_text(number, kind)
+
+
+def _without_text(number: int, kind: str) -> Skipped:
     return Skipped(number, f"WARC records of type {kind or 'none'}")
 
 

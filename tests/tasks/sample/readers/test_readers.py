@@ -449,6 +449,19 @@ def test_a_damaged_warc_record_is_rejected_alone(tmp_path, damage, reason):
     assert [found.text for found in rest] == ["<p>café number 2</p>", "<p>café number 3</p>"]
 
 
+@pytest.mark.parametrize(
+    ("length", "reason"), [(b"400", "Content-Length 400 ends in the middle"), (b"9999", "record ends early")]
+)
+def test_a_wrong_length_of_a_warc_record_without_text_costs_no_page(tmp_path, length, reason):
+    request = warc("request", b"GET / HTTP/1.1\r\n\r\n", 1).replace(b"Length: 18", b"Length: " + length)
+    pages = [warc("response", page(f"<p>number {number}</p>"), number) for number in range(4)]
+    path = tmp_path / "a.warc"
+    path.write_bytes(request + b"".join(pages))
+    bad, *rest = read(path)
+    assert bad.reason.startswith(reason)
+    assert [found.text for found in rest] == [f"<p>number {number}</p>" for number in range(4)]
+
+
 def test_a_damaged_member_of_a_warc_costs_one_record(tmp_path):
     members = [gzip.compress(warc("response", page(f"<p>{'words ' * 200}{number}</p>"), number)) for number in range(4)]
     broken = bytearray(members[1])
