@@ -158,7 +158,7 @@ def _files_of(source: Source) -> SourceFiles:
         for relative, path, size in files:
             if path not in seen:
                 seen.add(path)
-                _consider(listing, path, mark + relative, size, kind)
+                _consider(listing, path, mark, relative, size, kind)
     listing.files.sort(key=lambda file: file.relative)
     return listing
 
@@ -304,13 +304,13 @@ def _named(paths: tuple[str, ...]) -> frozenset[str]:
     return frozenset(paths)
 
 
-def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size: int, kind: str) -> None:
+def _consider(listing: SourceFiles, path: str | RemoteFile, mark: str, inner: str, size: int, kind: str) -> None:
+    """Add a file to the listing, or count why not; `mark` distinguishes its root, in which its path is `inner`."""
     source = listing.source
-    if source.exclude:
-        excluded = _excluded(tuple(source.exclude))
-        if excluded.match(relative) or excluded.match(f"/{relative}"):
-            listing.skipped["excluded"] += 1
-            return
+    relative = mark + inner
+    if source.exclude and any(map(_excluded(source.exclude).match, (inner, f"/{inner}", relative))):
+        listing.skipped["excluded"] += 1
+        return
     if source.only and relative not in _named(source.only):
         listing.skipped["not named by `only`"] += 1
         return

@@ -67,6 +67,16 @@ def test_excluded_paths_are_counted(tree):
     assert found.skipped["excluded"] == 4
 
 
+def test_paths_are_excluded_in_every_folder_of_a_source(tree, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    for name in ("sub/a.txt", "b.txt"):
+        (other / name).parent.mkdir(parents=True, exist_ok=True)
+        (other / name).write_text("x")
+    found = listing(tree, other, exclude=("sub/**",))
+    assert [file.relative for file in found.files if file.relative.startswith("@2/")] == ["@2/b.txt"]
+    assert len(listing(tree, other, exclude=("@2/sub/*",)).files) == len(listing(tree, other).files) - 1
+
+
 def test_a_file_below_an_excluded_folder_is_not_read_by_another_path_of_the_source(tree):
     found = listing(tree, tree / "sub", exclude=("sub/**", "**/LICENSE"))
     assert [file.relative for file in found.files] == ["a.txt", "b.md"]
