@@ -231,6 +231,11 @@ class CleanConfig(StrictConfig):
         ):
             for name in names:
                 _check_name(what, name, known)
+        asked = (*self.add, *(("spelling",) if self.spelling else ()))
+        for what, listed, known in (("edits", self.edits, EDITS), ("rules", self.rules, RULES)):
+            idle = [name for name in asked if name in known and listed is not None and name not in listed]
+            if idle:
+                raise ValueError(f"`{idle[0]}` would not run: `{what}` lists all {what} that do; name it there too")
         if "spelling" in (*(self.edits or ()), *self.add) and not self.spelling:
             raise ValueError('`spelling` needs a list: [[clean.spelling]] path = "..."')
         own = [name for name in (*(self.edits or ()), *(self.rules or ())) if ":" in name]

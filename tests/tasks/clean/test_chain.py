@@ -155,6 +155,21 @@ def test_unknown_names_are_refused(fields):
         CleanConfig(**fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "idle"),
+    [
+        ({"edits": ("nfc",), "add": ("homoglyphs",)}, "homoglyphs"),
+        ({"rules": (), "add": ("c4_curly_bracket",)}, "c4_curly_bracket"),
+        ({"edits": ("nfc",), "spelling": ({"path": "words.tsv"},)}, "spelling"),
+    ],
+)
+def test_what_a_list_of_edits_or_rules_leaves_idle_is_refused(fields, idle):
+    with pytest.raises(ValidationError, match=f"`{idle}` would not run"):
+        CleanConfig(**fields)
+    listed = {name: (*fields[name], idle) for name in ("edits", "rules") if name in fields}
+    assert CleanConfig(**{**fields, **listed})
+
+
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path):
     first = documents(("s", "text", PROSE), ("s", "text", "short"), ("w", "markdown", f"<b>{PROSE}</b> 😀"))
     second = documents(*(("s", "text", f"{PROSE} {number}") for number in range(20)))
