@@ -8,6 +8,7 @@ first rank alone writes files and sends messages.
 callbacks watch (`model/train/callbacks.py`); `_write_result` publishes the trained model.
 """
 
+import gc
 import os
 import shutil
 from collections.abc import Sequence
@@ -81,7 +82,8 @@ def train(
             channel.send_event("replay", from_step=adopted)
         ranks.barrier()
         while not _attempt(run, data, ranks, channel, callbacks):
-            pass
+            # Wrapped blocks refer to themselves, and the next attempt needs the memory of their network.
+            gc.collect()
     return result
 
 

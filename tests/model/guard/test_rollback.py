@@ -1,6 +1,8 @@
 """Runs that are made to diverge, and their rollbacks."""
 
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,30 @@ def test_a_run_that_dies_on_its_way_back_goes_back_all_the_same(run, make_run, f
     assert weights(again) == weights(undisturbed)
     for name in ("metrics", "steps"):
         assert (again / f"{name}.arrow").read_bytes() == (undisturbed / f"{name}.arrow").read_bytes()
+
+
+def test_a_network_is_freed_before_that_of_the_next_attempt_is_made(
+    make_run, fail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks that are recomputed refer to themselves, and collections of garbage may be far apart."""
+    run = make_run(positions=2 * STEPS, guard={**GUARD, "most_skipped": 0.3}, recompute=True)
+    fail(TROUBLE)
+    make = model.train.trainer.make_engine
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[bool] = []
+
+    def watched(run: TrainerRun, network: Any, ranks: Any) -> Any:
+        alive.extend(earlier() is not None for earlier in made)
+        made.append(weakref.ref(network.embedding.weight))
+        return make(run, network, ranks)
+
+    monkeypatch.setattr(model.train.trainer, "make_engine", watched)
+    gc.disable()
+    try:
+        train(run)
+    finally:
+        gc.enable()
+    assert alive == [False]
 
 
 def test_what_a_killed_process_left_of_a_decision_is_no_obstacle(tmp_path: Path) -> None:
