@@ -7,7 +7,7 @@ that a folder without COMPLETE is damaged.
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -82,7 +82,7 @@ class Guard:
         """
         # Finite numbers were compared with the limits, so whether the step was applied says its level.
         level: Level = "clean" if overflow or done.applied else "spike" if done.finite else "nonfinite"
-        limit = RISEN if self._replayed(step) is None else RISEN / 2
+        limit = RISEN / 2 if self._replays(step) else RISEN
         found = self._detector.update(
             step, level, done.loss, done.grad_norm, done.largest_activations, halved=overflow, limit=limit
         )
@@ -90,20 +90,27 @@ class Guard:
         self.health.step_done(step + 1, clean=clean, suspected=self._detector.suspects)
         return found
 
-    def recovered(self, step: int) -> Decision | None:
-        """Return the guard's last decision where `step`, which completed no divergence, shows that it helped.
+    def recovered(self, step: int, positions: Callable[[int], tuple[int, int]]) -> Decision | None:
+        """Return the guard's last decision where the computed `step`, which completed no divergence, shows that it
+        helped; `positions` are those of ORDER that a step reads.
 
-        It helped if nothing rose again, by half the usual limit, over `healthy_steps` steps after the divergence.
+        It helped if nothing rose again, by half the usual limit, over `healthy_steps` steps after the divergence. Where
+        the last of them is skipped, the next computed step shows it.
         """
-        decision = self._replayed(step)
-        return decision if decision and step == decision.step + self._config.healthy_steps else None
-
-    def _replayed(self, step: int) -> Decision | None:
-        """Return the guard's last decision while the data and steps of its divergence are being replayed."""
-        last = self._decisions[-1] if self._decisions else None
-        if last is None or last.by == "hand" or step > last.step + self._config.healthy_steps:
+        last = self._last_of_guard
+        if last is None or step < (end := last.step + self._config.healthy_steps):
             return None
-        return last
+        return last if all(self.skips(*positions(skipped)) for skipped in range(end, step)) else None
+
+    def _replays(self, step: int) -> bool:
+        """Return whether the data and steps of the guard's last divergence are being replayed."""
+        last = self._last_of_guard
+        return last is not None and step <= last.step + self._config.healthy_steps
+
+    @property
+    def _last_of_guard(self) -> Decision | None:
+        """The last decision, if it is the guard's."""
+        return self._decisions[-1] if self._decisions and self._decisions[-1].by == "guard" else None
 
 
 def roll_back(

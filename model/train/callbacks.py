@@ -119,6 +119,7 @@ class Guarding(Callback):
 
     def __init__(self, attempt: Attempt, guard: Guard) -> None:
         self._guard, self._log, self._channel = guard, attempt.log, attempt.channel
+        self._positions = attempt.schedule.positions
 
     def skips(self, step: Step) -> bool:
         return self._guard.skips(step.positions.start, step.positions.stop)
@@ -129,7 +130,7 @@ class Guarding(Callback):
         divergence = self._guard.step_done(step.number, step.result, overflow=step.overflowed, scale=step.loss_scale)
         if divergence is not None:
             raise Diverged(divergence)
-        if decision := self._guard.recovered(step.number):
+        if decision := self._guard.recovered(step.number, self._positions):
             onset, to_step, cause = decision.onset, decision.to_step, decision.cause
             self._log.event(step.number, "recovered", onset=onset, to_step=to_step, cause=cause)
             self._channel.send(

@@ -102,6 +102,14 @@ def test_a_run_that_diverges_goes_back_skips_the_data_and_ends_well(run, make_ru
     assert weights(train(reference)) == weights(result)
 
 
+def test_recovery_shows_at_the_next_computed_step_where_the_last_of_the_healthy_ones_is_skipped(make_run, fail) -> None:
+    """The data of steps 38 to 44 are skipped, step 44 among them, two steps after the divergence."""
+    run = make_run(positions=2 * STEPS, guard={**GUARD, "most_skipped": 0.3, "healthy_steps": 2})
+    fail(TROUBLE)
+    events = table(train(run), "events").to_pylist()
+    assert [event["step"] for event in events if event["kind"] == "recovered"] == [45]
+
+
 def test_a_run_that_dies_on_its_way_back_goes_back_all_the_same(run, make_run, fail, monkeypatch) -> None:
     fail(TROUBLE)
     undisturbed = train(run)
