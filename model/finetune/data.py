@@ -255,9 +255,11 @@ def _quotas(counts: Mapping[str, int], share: float) -> dict[str, int]:
     wanted = {label: share * count for label, count in counts.items()}
     given = {label: min(int(want), counts[label] - 1) for label, want in wanted.items()}
     left = max(1, round(sum(wanted.values()))) - sum(given.values())
-    can_give = [label for label in counts if given[label] < counts[label] - 1]
-    for label in sorted(can_give, key=lambda one: (given[one] - wanted[one], one))[: max(0, left)]:
-        given[label] += 1
+    # Several rounds, where labels of few groups cannot give theirs.
+    while left > 0 and (can_give := [label for label in counts if given[label] < counts[label] - 1]):
+        chosen = sorted(can_give, key=lambda one: (given[one] - wanted[one], one))[:left]
+        given |= {label: given[label] + 1 for label in chosen}
+        left -= len(chosen)
     return given
 
 

@@ -46,6 +46,7 @@ def test_whole_groups_are_held_out_and_more_examples_move_none_over() -> None:
         ({"yes": 97, "no": 3}, {"yes": 10}),
         ({"a": 4, "b": 4, "c": 4}, {"a": 1}),  # 1.2 in all
         ({"a": 16, "b": 4, "c": 10}, {"a": 2, "c": 1}),  # 1.6, .4 and 1: the largest remainder is rounded up
+        ({"common": 100, **{f"rare {n}": 1 for n in range(100)}}, {"common": 20}),  # the rare ones can give nothing
     ],
 )
 def test_each_label_gives_its_share(counts: dict[str, int], expected: dict[str, int]) -> None:
