@@ -97,12 +97,9 @@ def parse_fields(words: list[str]) -> dict[str, Any]:
         name, sign, text = word.partition("=")
         if not sign or not name:
             raise InputError(f"--field {word}: write NAME=TEXT, such as --field sentence='Tin melts early.'")
-        record[name] = json.loads(text) if _is_list(text) else text
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = None
+        record[name] = value if isinstance(value, list) else text
     return record
-
-
-def _is_list(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), list)
-    except json.JSONDecodeError:
-        return False

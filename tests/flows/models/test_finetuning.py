@@ -157,6 +157,9 @@ def test_fields_are_text_or_lists() -> None:
         "n": "3",
         "broken": "[x",
     }
+    # No JSON that Python reads: too many digits, and lists that are too deep.
+    for text in ("1" * 5000, "[" * 100_000):
+        assert parse_fields([f"a={text}"]) == {"a": text}
     with pytest.raises(InputError, match="NAME=TEXT"):
         parse_fields(["a"])
 
