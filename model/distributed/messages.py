@@ -148,6 +148,7 @@ EventName = Literal[
     "layout_changed",
     "micro_batch_rows",
     "micro_batch_rows_anew",
+    "no_lasting_checkpoint",
     "overflow",
     "replay",
     "skipped_data",

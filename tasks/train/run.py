@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -119,7 +120,7 @@ def train_model(
             shutil.rmtree(out / name, ignore_errors=True)
         (out / TRAINED_ANEW).touch()
         train()
-    return _publish_result(out, config, workspace)
+    return _publish_result(out, config, workspace, on_log)
 
 
 def _decisions(result: Path) -> list[Rollback]:
@@ -188,7 +189,8 @@ def _supervisor_timeout(config: TrainStageConfig) -> float:
     return config.hang_seconds + config.start_seconds + DIAGNOSIS_SECONDS + LONGEST_PAUSE
 
 
-def _publish_result(out: Path, config: TrainStageConfig, workspace: Workspace) -> StageReport:
+def _publish_result(out: Path, config: TrainStageConfig, workspace: Workspace, on_log: OnLog) -> StageReport:
+    """Publish the trained model, and the lasting checkpoints that are intact; report the others."""
     result = out / RESULT
     if reason := find_damage(result):
         raise IntegrityError(
@@ -207,8 +209,11 @@ def _publish_result(out: Path, config: TrainStageConfig, workspace: Workspace) -
         steps, decisions = final_steps(tables["steps"]).num_rows, _decisions(result)
         for step in () if decisions else lasting_steps(config.lasting_checkpoints, steps):
             folder = checkpoint_folder(out / CHECKPOINTS, step)
-            if reason := find_damage(folder):
-                raise IntegrityError(f"{folder} of train.lasting_checkpoints is damaged ({reason}). Run again.")
+            if reason := find_damage(folder) if folder.is_dir() else "it was not written":
+                # As where the setting was another then; no further training would write it.
+                missing = {"kind": "event", "event": "no_lasting_checkpoint", "step": step, "because": reason}
+                on_log(cast(Message, missing))
+                continue
             for path in sorted(folder.iterdir()):
                 name = f"{folder.name}.{path.name}"
                 link_or_copy(path, unit.path(name))

@@ -119,6 +119,18 @@ def test_a_paused_training_leaves_no_artifact_and_goes_on_to_the_same_content(co
     assert (resumed.identity, resumed.content) == (whole.identity, whole.content)
 
 
+def test_lasting_checkpoints_that_an_earlier_setting_did_not_ask_for_are_named_and_left_out(context, parents):
+    with pytest.raises(Paused):
+        build_train(context, *parents, CONFIG.model_copy(update={"pause_share": 0.5}), lambda message: None)
+    heard: list[dict[str, Any]] = []
+    resumed = build_train(context, *parents, CONFIG.model_copy(update={"lasting_checkpoints": 3}), heard.append)
+    kept = {record.name.partition(".")[0] for record in resumed.records if record.name.startswith("step-")}
+    assert kept == {"step-000000006", "step-000000009"}
+    (missing,) = [message for message in heard if message.get("event") == "no_lasting_checkpoint"]
+    (sentence,) = MessageFormatter().format(missing)
+    assert sentence == "no_lasting_checkpoint: step 3, because it was not written"
+
+
 def test_a_vocabulary_size_that_contradicts_the_tokenizer_is_refused(context, parents):
     wrong = CONFIG.model_copy(update={"model": CONFIG.model.model_copy(update={"vocab_size": 500})})
     with pytest.raises(RecipeError, match=r"train.model.vocab_size is 500.*has 400 tokens"):
