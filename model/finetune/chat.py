@@ -68,6 +68,14 @@ class GPTTaskModel:
             found.append((inputs, targets))
         return found
 
+    def scored_rows(self, examples: Sequence[Example], truncation: Truncation) -> list[tuple[list[int], list[int]]]:
+        """Return `rows` of held-out or test conversations; InputError where there are none."""
+        if found := self.rows(examples, truncation):
+            return found
+        raise InputError(
+            f"no held-out conversation has an answer in its first {self._max_tokens} tokens: {truncation.describe()}"
+        )
+
     def loss(self, numbers: Sequence[int]) -> Tensor:
         """Return the mean loss of the answers' tokens of these training rows, f32[].
 
@@ -84,12 +92,7 @@ class GPTTaskModel:
     def scores(self, examples: Sequence[Example], truncation: Truncation) -> dict[str, float]:
         """Return the likelihood of answers, the geometric mean over their tokens, and the share of their tokens that
         are likeliest."""
-        rows = sorted(self.rows(examples, truncation), key=lambda row: len(row[0]))
-        if not rows:
-            raise InputError(
-                f"no held-out conversation has an answer in its first {self._max_tokens} tokens:"
-                f" {truncation.describe()}"
-            )
+        rows = sorted(self.scored_rows(examples, truncation), key=lambda row: len(row[0]))
         nats, right, count = 0.0, 0, 0
         for begin in range(0, len(rows), SCORED_AT_ONCE):
             hidden_BTD, targets_BT = self._hidden(rows[begin : begin + SCORED_AT_ONCE])

@@ -235,6 +235,9 @@ def _train_seed(job: Job, seed: int) -> SeedResult:
             by = "the chat template of the model's tokenizer" if task_model.template == job.template else "words"
             without = "" if job.template else ", since the model's tokenizer has no chat template"
             job.log(f"messages become text by {by}{without}")
+            for scored in filter(None, (splits.development[0], splits.test[0])):
+                # An error that would else end the run after an epoch, or after all.
+                task_model.scored_rows(scored, Truncation())
     learnt = fit(task_model, splits.development, config, seed, job.log)
     task_model.modules().load_state_dict(learnt.weights)
     counts: AnswerCounts = {}

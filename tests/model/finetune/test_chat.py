@@ -217,6 +217,22 @@ def test_a_conversation_that_is_too_long_loses_its_end(
     assert "1 without an answer in 64 tokens" in cut.describe()
 
 
+@pytest.mark.parametrize("split", ["development", "test"])
+def test_conversations_none_of_which_can_be_scored_are_refused_before_training(
+    network: GPT, chat_file: Callable[..., FinetuneConfig], tmp_path: Path, split: str
+) -> None:
+    config = chat_file()
+    long = {"messages": [{"role": "user", "content": "x" * 100}, {"role": "assistant", "content": "Tin."}]}
+    (tmp_path / "long.jsonl").write_text(json.dumps(long))
+    tasks = (config.tasks[0].model_copy(update={split: tmp_path / "long.jsonl"}),)
+    lines: list[str] = []
+    with pytest.raises(InputError, match="no held-out conversation has an answer in its first 64 tokens"):
+        finetune(
+            network, "p", config.model_copy(update={"tasks": tasks}), VOCABULARY, tmp_path / "out", log=lines.append
+        )
+    assert not [line for line in lines if line.startswith("seed 1, epoch")]
+
+
 def test_ten_answers_are_learnt_by_heart_and_then_others_by_adapters(
     network: GPT, chat_file: Callable[..., FinetuneConfig], tmp_path: Path
 ) -> None:
