@@ -54,21 +54,21 @@ def fit(
     """
     modules = task_model.modules()
     optimizer = make_optimizer(modules, config.weight_decay)
-    orders = [interleave(task_model.counts, config.mixing_cap, seed, epoch) for epoch in range(config.epochs)]
-    steps = [-(-len(order) // config.batch_size) for order in orders]
+    examples = sum(min(count, config.mixing_cap) for count in task_model.counts)
+    steps = config.epochs * -(-examples // config.batch_size)
     peak = peak_rate(config, task_model.network.config.width, task_model.network.config.architecture)
     schedule = ScheduleConfig(kind="linear", peak_lr=peak, end_lr=0.0, warmup_share=config.warmup_share)
     step = 0
     best: FitResult | None = None
-    for epoch, order in enumerate(orders):
+    for epoch in range(config.epochs):
+        order = interleave(task_model.counts, config.mixing_cap, seed, epoch)
         modules.train()
         losses = []
-        for batch in range(steps[epoch]):
-            rate = learning_rate((step + 0.5) / sum(steps), schedule)
+        for begin in range(0, examples, config.batch_size):
+            rate = learning_rate((step + 0.5) / steps, schedule)
             set_learning_rate(optimizer.param_groups, rate)
             seed_dropout(seed, step, 0)
-            numbers = order[batch * config.batch_size : (batch + 1) * config.batch_size].tolist()
-            loss = task_model.loss(numbers)
+            loss = task_model.loss(order[begin : begin + config.batch_size].tolist())
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(modules.parameters(), config.clip_norm)
             losses.append(float(loss.detach()))

@@ -375,13 +375,8 @@ UNREADABLE = -1.0
 
 
 def number_strings(task: Task) -> tuple[str, ...]:
-    """Return the numbers of a regression as text, ascending: 21 from 1.0 to 5.0 in steps of .2.
-
-    Each has as many decimals as the least number and the step need, and at least one.
-    """
-    least, step = Decimal(str(task.smallest)), Decimal(str(task.step))
-    decimals = max(1, *(-int(number.normalize().as_tuple().exponent) for number in (least, step)))
-    return tuple(f"{least + number * step:.{decimals}f}" for number in range(task.steps + 1))
+    """Return the numbers of a regression as text, ascending: 21 from 1.0 to 5.0 in steps of .2."""
+    return tuple(_number_string(steps, task) for steps in range(task.steps + 1))
 
 
 def nearest_string(number: float, task: Task) -> str:
@@ -391,4 +386,11 @@ def nearest_string(number: float, task: Task) -> str:
             f"task {task.name}: the number {number:g} is not between smallest = {task.smallest:g} and largest ="
             f" {task.largest:g}; set these in the task file"
         )
-    return number_strings(task)[round((number - task.smallest) / task.step)]
+    return _number_string(round((number - task.smallest) / task.step), task)
+
+
+def _number_string(steps: int, task: Task) -> str:
+    """Return the number so many steps above the least, with as many decimals as the two need, and at least one."""
+    least, step = Decimal(str(task.smallest)), Decimal(str(task.step))
+    decimals = max(1, *(-int(number.normalize().as_tuple().exponent) for number in (least, step)))
+    return f"{least + steps * step:.{decimals}f}"
