@@ -16,6 +16,12 @@ DESCRIPTION = "model.json"
 WEIGHTS = "model.safetensors"
 """File of its weights."""
 
+MICRO_BATCH = "micro_batch.json"
+"""The size of a micro-batch that was found for `micro_batch_rows = "auto"`."""
+
+REPLAY, EARLIER = "replay", "earlier.json"
+"""Folder with the checkpoints of an earlier training, and the file in it that names the data of that training."""
+
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints, each in a folder of its own."""
 

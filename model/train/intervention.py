@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from model.checkpoint.checkpoint import checkpoint_at, intact_steps
 from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.metrics import MetricsLog
-from model.checkpoint.run_folder import CHECKPOINTS, RESULT, RUN_FILE, checkpoint_folder
+from model.checkpoint.run_folder import CHECKPOINTS, MICRO_BATCH, RESULT, RUN_FILE, checkpoint_folder
 from model.config.network import is_gated
 from model.config.train import TrainerRun, read_run, write_run
 from model.data.dataset import SequenceReader
@@ -35,7 +35,6 @@ from model.guard.decisions import ATTEMPTS, Decision, effective_config, read_dec
 from model.guard.guard import is_abandoned, load_metrics_log, write_decision
 from model.guard.policy import check_policy
 from model.optim.schedules import TrainingSchedule
-from model.train.micro_batch import DECISION as MICRO_BATCH
 from model.train.resume import changed_versions
 
 CHANGEABLE_OF_MODEL = ("activation", "dropout", "z_loss")

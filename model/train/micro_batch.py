@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from model.checkpoint.run_folder import MICRO_BATCH
 from model.checksummed_json import read_sealed, write_sealed
 from model.config.machine import machine_memory
 from model.config.train import TrainConfig, TrainerRun
@@ -32,8 +33,6 @@ from model.nn.factory import Network, make_network
 from model.objectives import make_objective
 from model.objectives.base import concatenate_batches, slice_batch
 from model.train.resume import deciding_settings
-
-DECISION = "micro_batch.json"
 
 HINT = "Remove it, and a size is found again, which on another machine may differ."
 
@@ -62,7 +61,7 @@ def resolve_micro_batch_rows(
     """
     if run.train.micro_batch_rows != "auto":
         return run
-    file = run.out / DECISION
+    file = run.out / MICRO_BATCH
     decided_for = digest_bytes(deciding_settings(run).encode())
     if ranks.is_first and not _is_decided(file, decided_for, channel):
         share = run.train.batch_rows // run.train.data_parallel

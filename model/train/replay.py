@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from model.checkpoint.checkpoint import STATE, Checkpoint, checkpoint_at, checkpoint_steps
 from model.checkpoint.complete_marker import complete
-from model.checkpoint.run_folder import CHECKPOINTS, checkpoint_folder
+from model.checkpoint.run_folder import CHECKPOINTS, EARLIER, REPLAY, checkpoint_folder
 from model.checksummed_json import read_sealed
 from model.config import BaseConfig
 from model.config.network import GPTConfig
@@ -29,9 +29,6 @@ from model.files import sync_directory, sync_file, write_synced
 from model.guard.decisions import ATTEMPTS
 from model.train.resume import resume_requirements
 
-REPLAY = "replay"
-"""Folder of a training's folder with the checkpoints of an earlier training, and its data in `EARLIER`."""
-EARLIER = "earlier.json"
 BATCH_POSITIONS = 4096
 
 

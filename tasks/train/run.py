@@ -15,8 +15,11 @@ from model.checkpoint.metrics import ADDED, final_rows, final_steps
 from model.checkpoint.run_folder import (
     CHECKPOINTS,
     DESCRIPTION,
+    EARLIER,
     HEARTBEAT,
+    MICRO_BATCH,
     PREFIX,
+    REPLAY,
     RESULT,
     RUN_FILE,
     checkpoint_folder,
@@ -46,10 +49,6 @@ from tasks.train.launcher import OnLog, run_trainer
 UNIT = "model"
 TRAINING = "train"
 """The trainer's folder in the scratch folder."""
-MICRO_BATCH = "micro_batch.json"
-"""`model.train.micro_batch.DECISION`, which cannot be imported without loading PyTorch."""
-REPLAY, EARLIER = "replay", "earlier.json"
-"""Those of `model.train.replay`, which loads PyTorch, too."""
 TRAINED_ANEW = "trained_anew"
 """A file that says that a replay was given up, since the guard rolled back in it."""
 DETERMINISTIC_FILES = {

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from model.checkpoint.run_folder import MICRO_BATCH
 from model.checksummed_json import write_sealed
 from model.config.options import OptimizerConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.digests import digest_bytes
 from model.errors import RecipeError
 from model.train.micro_batch import (
-    DECISION,
     Trial,
     bytes_of_step,
     divisors,
@@ -95,7 +95,7 @@ def test_the_size_that_was_found_is_reported_kept_and_used(make_run) -> None:
 def test_more_rows_than_order_has_can_be_tried(make_run) -> None:
     run = make_run(batch_rows=8, positions=3, micro_batch_rows="auto")
     train(run)
-    assert json.loads((run.out / DECISION).read_text())["rows"] == 8
+    assert json.loads((run.out / MICRO_BATCH).read_text())["rows"] == 8
 
 
 def test_a_run_goes_on_with_the_size_that_it_found(make_run) -> None:
@@ -103,7 +103,7 @@ def test_a_run_goes_on_with_the_size_that_it_found(make_run) -> None:
     run.out.mkdir(parents=True)
     # Found where less memory was free.
     decided_for = digest_bytes(deciding_settings(run).encode())
-    write_sealed(run.out / DECISION, {"rows": 2, "decided_for": decided_for})
+    write_sealed(run.out / MICRO_BATCH, {"rows": 2, "decided_for": decided_for})
     train(run)
     assert json.loads((run.out / "result" / "model.json").read_text())["train"]["micro_batch_rows"] == 2
 
@@ -112,7 +112,7 @@ def test_a_run_goes_on_with_the_size_that_it_found(make_run) -> None:
 def test_a_size_that_was_found_for_other_settings_is_not_believed(make_run, before: dict[str, object]) -> None:
     run: TrainerRun = make_run(batch_rows=6, positions=24, micro_batch_rows="auto")
     run.out.mkdir(parents=True)
-    write_sealed(run.out / DECISION, {name: value for name, value in before.items() if name != "digest"})
+    write_sealed(run.out / MICRO_BATCH, {name: value for name, value in before.items() if name != "digest"})
     messages = io.StringIO()
     train(run, messages=messages)
     reported = [json.loads(line) for line in messages.getvalue().splitlines()]

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from model.checkpoint.checkpoint import checkpoint_steps
-from model.checkpoint.run_folder import lasting_steps
+from model.checkpoint.run_folder import EARLIER, REPLAY, lasting_steps
 from model.checksummed_json import write_sealed
 from model.config.train import TrainerRun
 from model.data.dataset import SequenceReader
-from model.train.replay import EARLIER, REPLAY, differing_positions
+from model.train.replay import differing_positions
 from model.train.trainer import train
 
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")

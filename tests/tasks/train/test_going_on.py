@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from model.checkpoint.run_folder import MICRO_BATCH
 from model.launch.failures import RESTARTS_FILE
-from model.train.micro_batch import DECISION
-from tasks.train.run import MICRO_BATCH, TRAINED_ANEW, kept_files
+from tasks.train.run import TRAINED_ANEW, kept_files
 
 
 def write(folder: Path, *names: str) -> None:
@@ -19,7 +19,7 @@ def test_complete_checkpoints_come_before_what_was_decided_and_after_the_end_of_
     write(out, "checkpoints/step-000000010/weights", "checkpoints/step-000000010/COMPLETE")
     write(out, "checkpoints/step-000000030/weights", "checkpoints/tmp-000000040/COMPLETE")
     write(out, "attempts/0001/decision.json", "attempts/tmp-0002/decision.json")
-    write(out, "heartbeat", "run.json", "result/model.json", RESTARTS_FILE, DECISION, TRAINED_ANEW)
+    write(out, "heartbeat", "run.json", "result/model.json", RESTARTS_FILE, MICRO_BATCH, TRAINED_ANEW)
     groups = [[path.relative_to(out).as_posix() for path in group] for group in kept_files(tmp_path)]
     assert groups == [
         ["trained_anew"],
@@ -33,7 +33,3 @@ def test_complete_checkpoints_come_before_what_was_decided_and_after_the_end_of_
 
 def test_before_training_there_is_nothing(tmp_path: Path) -> None:
     assert list(kept_files(tmp_path)) == []
-
-
-def test_the_file_of_the_micro_batch_has_the_name_that_the_trainer_gives_it() -> None:
-    assert MICRO_BATCH == DECISION
