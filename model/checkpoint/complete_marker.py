@@ -11,13 +11,14 @@ from pathlib import Path
 from model.checkpoint.run_folder import COMPLETE
 from model.checksummed_json import BrokenSeal, seal, unseal
 from model.digests import digest_file, read_bytes
-from model.files import write_synced
+from model.files import sync_directory, write_synced
 
 
 def complete(folder: Path) -> None:
-    """Write COMPLETE for the files of a folder, all of which must be durable."""
+    """Write COMPLETE for the files of a folder, all of which must be durable; their entries then are, too."""
     digests = {path.name: digest_file(path) for path in folder.iterdir() if path.name != COMPLETE}
     write_synced(folder / COMPLETE, [marker(digests)])
+    sync_directory(folder)
 
 
 def marker(digests: Mapping[str, str]) -> bytes:

@@ -199,7 +199,6 @@ def write_decision(out: Path, decision: Decision, log: MetricsLog) -> None:
     log.write(temporary)
     write_synced(temporary / DECISION, [decision.model_dump_json(indent=1).encode()])
     complete(temporary)
-    sync_directory(temporary)
     os.rename(temporary, folder / f"{decision.attempt:04d}")
     sync_directory(folder)
 

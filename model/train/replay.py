@@ -113,6 +113,5 @@ def _copy(checkpoint: Checkpoint, run: TrainerRun, step: int) -> None:
     state = {**checkpoint.state, "order": digest_file(run.order)}
     write_synced(temporary / STATE, [json.dumps(state, sort_keys=True).encode()])
     complete(temporary)
-    sync_directory(temporary)
     os.rename(temporary, target)
     sync_directory(target.parent)

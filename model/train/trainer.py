@@ -31,7 +31,6 @@ from model.distributed.protocol import LauncherChannel
 from model.engines import make_engine
 from model.engines.base import Engine
 from model.engines.runtime import LossScale, require_deterministic_kernels, training_device
-from model.files import sync_directory
 from model.guard.decisions import Decision, effective_config, previous_versions, read_decisions
 from model.guard.detection import Divergence
 from model.guard.guard import Guard, delete_abandoned, load_metrics_log, roll_back
@@ -258,4 +257,3 @@ def _write_result(result: Path, original: TrainerRun, attempt: Attempt, decision
         },
     )
     complete(result)
-    sync_directory(result)
