@@ -75,6 +75,8 @@ class Task(BaseConfig):
             raise ValueError(f"chat: fields = {list(self.fields)} must be one, the list of messages")
         if self.kind == "tagging" and len(self.fields) != 1:
             raise ValueError(f"tagging: fields = {list(self.fields)} must be one, the list of words")
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"labels = {list(self.labels)} must differ")
         if self.largest <= self.smallest:
             raise ValueError(f"largest {self.largest:g} must be above smallest {self.smallest:g}")
         if (self.largest - self.smallest) / self.step > MOST_STEPS:

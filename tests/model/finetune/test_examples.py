@@ -158,6 +158,11 @@ def test_a_task_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
             '[[tasks]]\nname = "s"\nkind = "text"\ntrain = "x"\nfields = ["t"]\nanswer = "a"\nstart = "b"\n',
             "is for spans",
         ),
+        (
+            '[[tasks]]\nname = "s"\nkind = "classification"\ntrain = "x"\nfields = ["t"]\nanswer = "a"\n'
+            'labels = ["yes", "no", "yes"]\n',
+            r"labels = \['yes', 'no', 'yes'\] must differ",
+        ),
         ('[[tasks]]\nname = "s p"\nkind = "text"\ntrain = "x"\nfields = ["text"]\nanswer = "a"\n', "tasks.0.name"),
         ('seeds = [1, 1]\n[[tasks]]\nname = "s"\nkind = "text"\ntrain = "x"\nfields = ["t"]\nanswer = "a"\n', "differ"),
     ],
