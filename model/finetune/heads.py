@@ -157,7 +157,8 @@ class TokenClassification(TaskAdapter):
     """Predicts a label for each word, from its first token (section 5.3)."""
 
     def rows(self, examples: Sequence[Example], truncation: Truncation, *, fitting: bool) -> list[Row]:
-        """Return rows [CLS] words [SEP]; words that do not fit are cut off."""
+        """Return rows [CLS] words [SEP]; words that do not fit are cut off. With `fitting`, examples that then have no
+        word are left out."""
         rows = []
         for number, example in enumerate(examples):
             ids, target = [self._vocabulary.cls], [NO_LOSS]
@@ -172,7 +173,11 @@ class TokenClassification(TaskAdapter):
                     ids += pieces
                     target += [self._labels.index(tags[place]) if tags else 0] + [NO_LOSS] * (len(pieces) - 1)
             truncation.count(tokens, kept)
-            rows.append(Row(number, [*ids, self._vocabulary.sep], len(ids) + 1, (*target, NO_LOSS)))
+            row = Row(number, [*ids, self._vocabulary.sep], len(ids) + 1, (*target, NO_LOSS))
+            if fitting and not word_indices(row):
+                truncation.leave_out("without a word that fits")
+                continue
+            rows.append(row)
         return rows
 
     def loss(self, outputs: Tensor, rows: Sequence[Row]) -> Tensor:

@@ -239,6 +239,14 @@ def test_labels_that_the_task_does_not_name_are_found_in_every_file(
             finetune(bert, "p", config(task), vocabulary, tmp_path / "out", log=quiet)
 
 
+def test_examples_without_words_teach_no_labels(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path):
+    task = task_of("tagging", 60)
+    (tmp_path / "empty.jsonl").write_text('{"text": [], "answer": []}\n')
+    empty = task.model_copy(update={"train": tmp_path / "empty.jsonl", "development": task.train})
+    with pytest.raises(InputError, match=r"no example of .*empty\.jsonl can be used .* 1 without a word that fits"):
+        finetune(bert, "p", config(empty, epochs=1), vocabulary, tmp_path / "out", log=quiet)
+
+
 def test_tasks_whose_names_read_alike_are_refused(
     t5, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
 ) -> None:
