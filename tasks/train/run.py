@@ -113,7 +113,7 @@ def train_model(
             raise pauses[-1]
 
     train()
-    if replay is not None and (out / REPLAY).exists() and _decisions(out / RESULT):
+    if (out / REPLAY).exists() and _decisions(out / RESULT):
         # The guard may roll back to a checkpoint that only a training from the first step has.
         for name in (RESULT, CHECKPOINTS, ATTEMPTS, REPLAY):
             shutil.rmtree(out / name, ignore_errors=True)

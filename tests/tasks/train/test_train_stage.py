@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from model.checkpoint.metrics import MetricsLog
-from model.errors import InputError, Paused, RecipeError
+from model.errors import Infra, InputError, Paused, RecipeError
 from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener, RunContext, stage_identity
@@ -214,6 +214,27 @@ def test_rollbacks_are_shown_where_the_run_was_started(context, parents, monkeyp
     assert first.startswith("rollback at step 205: the loss has risen ")
     assert second == "recovered by step 269: the divergence that began at step 201 (it rose) has not recurred"
     assert not any("spike" in sentence for _, sentence in shown)
+
+
+def test_a_replay_that_the_guard_rolled_back_is_trained_anew_though_it_ends_as_a_plain_run(
+    context, parents, monkeypatch
+):
+    """As where `data forget` was interrupted, and the run continued without it."""
+    replays: list[bool] = []
+
+    def trainer(*arguments: object, heartbeat: Path, **settings: object) -> None:
+        out = heartbeat.parent
+        replays.append((out / "replay").exists())
+        if len(replays) == 2:
+            raise Infra("killed")
+        (out / "result").mkdir()
+        (out / "result" / "model.json").write_text('{"decisions": [{"by": "guard"}]}')
+
+    monkeypatch.setattr("tasks.train.run.run_trainer", trainer)
+    monkeypatch.setattr("tasks.train.run.write_run", lambda path, run: (path.parent / "replay").mkdir())
+    with pytest.raises(Infra):
+        build_train(context, *parents, CONFIG, lambda message: None)
+    assert replays == [True, False]
 
 
 def test_steps_that_fewer_ranks_computed_make_the_model_inexact_unless_its_numerics_are_portable():
