@@ -36,6 +36,7 @@ from model.engines.runtime import wrap_blocks
 from model.engines.sizes import rank_sizes
 from model.nn.factory import make_shapes
 from model.nn.stages import block_count, stage_blocks
+from model.objectives.base import map_batch
 from model.objectives.synthetic import EOS, random_batch
 from model.optim.optimizers import optimizer_tensors
 from model.optim.schedules import StepSchedule
@@ -161,13 +162,9 @@ def _traced(model: NetworkConfig, train: TrainConfig, stage: int, micro_batches:
     traced = min(micro_batches, max(train.pipeline_parallel, train.pipeline_parallel - stage + FILLING))
     rows = traced * train.data_parallel * train.rows_at_once
     with _started(model, train, stage) as engine:
-        return engine.measure(_expanded(random_batch(model, 1).rows, rows), traced, micro_batches)
-
-
-def _expanded(batch: Any, rows: int) -> Any:
-    """Return a batch whose one row is repeated, without memory for each."""
-    tensors = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    return dataclasses.replace(batch, **{name: one.expand(rows, *one.shape[1:]) for name, one in tensors.items()})
+        # One row that is repeated, without memory for each.
+        batch = map_batch(lambda one: one.expand(rows, *one.shape[1:]), random_batch(model, 1).rows)
+        return engine.measure(batch, traced, micro_batches)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from model.engines.base import StepResult
 from model.errors import Infra, RecipeError
 from model.nn.block import Block
 from model.nn.vocab_layers import Vocabulary, VocabularyNetwork
-from model.objectives.base import Objective, Sums
+from model.objectives.base import Objective, Sums, map_batch
 
 Forward = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
 """`Block.forward`."""
@@ -216,12 +216,11 @@ def move_batch(batch: Any, device: torch.device) -> Any:
     """Return a batch on the device; the batch itself for the CPU."""
     if device.type == "cpu":
         return batch
-    tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    there = {name: x.to(device, non_blocking=True) for name, x in tensors.items()}
-    if "is_token_BT" in tensors and bool(tensors["is_token_BT"].all()):
+    there = map_batch(lambda tensor: tensor.to(device, non_blocking=True), batch)
+    if hasattr(batch, "is_token_BT") and bool(batch.is_token_BT.all()):
         # Attention without a mask has faster kernels, and a look at the processor's tensor does not wait.
-        there["is_token_BT"] = None
-    return replace(batch, **there)
+        there = replace(there, is_token_BT=None)
+    return there
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:

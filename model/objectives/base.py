@@ -4,6 +4,7 @@ A batch is a frozen dataclass of tensors whose first dimension is the row. On a 
 hides nothing is None.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
@@ -121,9 +122,14 @@ def row_count(batch: Any) -> int:
     return len(getattr(batch, fields(batch)[0].name))
 
 
+def map_batch(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
+    """Return a batch of what the function makes of each tensor."""
+    return replace(batch, **{field.name: function(getattr(batch, field.name)) for field in fields(batch)})
+
+
 def slice_batch(batch: Any, begin: int, end: int) -> Any:
     """Return rows [begin, end) of a batch, as views."""
-    return replace(batch, **{field.name: getattr(batch, field.name)[begin:end] for field in fields(batch)})
+    return map_batch(lambda tensor: tensor[begin:end], batch)
 
 
 def concatenate_batches(*batches: Any) -> Any:

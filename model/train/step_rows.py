@@ -1,13 +1,13 @@
 """The rows of each step: read when it begins, or for a CUDA device in a thread during the step before."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from model.data.dataset import SequenceReader
-from model.objectives.base import Objective
+from model.objectives.base import Objective, map_batch
 from model.optim.schedules import TrainingSchedule
 
 
@@ -50,8 +50,7 @@ class StepReader:
         rows = self._read(step)
         if not torch.cuda.is_available():
             return rows
-        tensors = {field.name: getattr(rows.batch, field.name).pin_memory() for field in fields(rows.batch)}
-        return replace(rows, batch=replace(rows.batch, **tensors))
+        return replace(rows, batch=map_batch(torch.Tensor.pin_memory, rows.batch))
 
     def _read(self, step: int) -> StepRows:
         begin, end = self._curriculum.positions(step)
