@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from model.checkpoint.checkpoint import checkpoint_at, intact_steps
+from model.checkpoint.checkpoint import checkpoint_at, checkpoint_state, intact_steps
 from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.run_folder import CHECKPOINTS, MICRO_BATCH, RESULT, RUN_FILE, checkpoint_folder
@@ -156,8 +156,7 @@ def change_versions(
     run, decisions = read_run(out / RUN_FILE), read_decisions(out)
     newest = steps[-1] if steps else 0
     begin = _find_start(steps, newest, decisions)
-    state = checkpoint_at(out / CHECKPOINTS, newest, {}).state
-    versions = {**versions, **changed_versions(run, state)}
+    versions = {**versions, **changed_versions(run, checkpoint_state(out / CHECKPOINTS, newest))}
     parity = compare_versions(out, run, begin, versions)
     shutil.rmtree(out / PARITY)
     return intervene(out, settings, None, cause, versions), parity
@@ -177,10 +176,17 @@ def _find_start(steps: list[int], newest: int, decisions: list[Decision]) -> int
 
 
 def compare_versions(out: Path, run: TrainerRun, begin: int, versions: Mapping[str, tuple[Any, Any]]) -> Parity:
-    """Compute the 20 steps after the checkpoint `begin` again, in a copy of the run; GuardError where they differ."""
+    """Compute the 20 steps after the checkpoint `begin` again, in a copy of the run.
+
+    Raises GuardError where they differ, InputError where all of them were skipped.
+    """
     decisions = read_decisions(out)
     before = _metrics_of(_newest_log(out), len(decisions), begin)
-    assert before["step"], "steps since the last change are in the newest checkpoint's metrics log"
+    if not before["step"]:
+        raise InputError(
+            f"steps {begin} to {begin + STEPS - 1} were all skipped after a rollback, so that nothing of them can be"
+            f" compared. Go on with the old version for {STEPS} more steps, or start a new run."
+        )
     copy = _copy_run(out, run, begin, decisions)
     intervene(copy, {"train.pause_share": _share_after(run, begin)}, begin, "parity of another version", versions)
     _train(copy)

@@ -12,10 +12,12 @@ import pyarrow.ipc
 import pytest
 
 from model.checkpoint.complete_marker import marker
+from model.checkpoint.metrics import MetricsLog
 from model.config.train import TrainerRun
 from model.digests import digest_file
 from model.errors import GuardError, InputError, Paused
-from model.guard.decisions import read_decisions
+from model.guard.decisions import Decision, read_decisions
+from model.guard.guard import write_decision
 from model.train.intervention import (
     _max_difference,
     _train,
@@ -130,6 +132,18 @@ def test_a_pause_that_a_person_set_lengthens_no_comparison(paused) -> None:
     parity = compare_versions(run.out, run, 10, {})
     assert (parity.first, parity.last, parity.loss) == (10, 29, 0.0)
     assert resumable_steps(run.out / "parity")[-1] == 30
+
+
+def test_steps_that_were_all_skipped_cannot_be_compared(paused) -> None:
+    run = paused(until=5)
+    steps = range(8, 32)
+    skipped = (2 * steps.start, 2 * steps.stop)
+    decision = Decision(attempt=1, by="guard", cause="it rose", onset=4, step=4, to_step=5, skipped=skipped)
+    write_decision(run.out, decision, MetricsLog.read(checkpoints(run)[-1]))
+    with pytest.raises(Paused):
+        train(run.model_copy(update={"train": run.train.model_copy(update={"pause_share": 30 / STEPS})}))
+    with pytest.raises(InputError, match="steps 10 to 29 were all skipped"):
+        change_versions(run.out, {}, {}, "")
 
 
 def test_too_few_steps_to_compare(paused) -> None:
