@@ -76,7 +76,8 @@ class TaskAdapter(ABC):
         self.outputs = 1 if self._number else len(labels)
         """Outputs of the head."""
         self.state: dict[str, float] = {}
-        """Values other than weights that were derived from the training examples and are needed to answer."""
+        """Values other than weights that were derived from the training examples and are needed to answer; the task
+        model's, too."""
 
     @abstractmethod
     def rows(self, examples: Sequence[Example], truncation: Truncation, *, fitting: bool) -> list[Row]:
@@ -115,7 +116,7 @@ class SequenceClassification(TaskAdapter):
         """Return rows [CLS] text [SEP], or [CLS] text [SEP] text [SEP]; the longest of a pair is truncated first."""
         if fitting and self._number:
             numbers = np.array([example.answer for example in examples], dtype=np.float64)
-            self.state = {"mean": float(numbers.mean()), "deviation": float(numbers.std()) or 1.0}
+            self.state |= {"mean": float(numbers.mean()), "deviation": float(numbers.std()) or 1.0}
         rows = []
         for number, example in enumerate(examples):
             texts = [self._vocabulary.encode(text) for text in example.texts]
@@ -213,7 +214,7 @@ class SpanExtraction(TaskAdapter):
         self.outputs = 2
         self._question, self._answer = min(config.max_question, max_tokens // 2), config.max_answer
         self._stride = config.stride_share
-        self.state = {"answerless": 0.0}
+        self.state["answerless"] = 0.0
         """1 where training examples without an answer occurred; only then may an answer be empty."""
 
     def rows(self, examples: Sequence[Example], truncation: Truncation, *, fitting: bool) -> list[Row]:

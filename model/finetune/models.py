@@ -175,15 +175,7 @@ class BERTTaskModel:
         self._rows: list[Row] = []
         self.counts: list[int] = []
         """Number of training rows, by task."""
-
-    @property
-    def state(self) -> dict[str, float]:
-        """Values other than weights that are needed to answer (`TaskAdapter.state`)."""
-        return self._adapter.state
-
-    @state.setter
-    def state(self, found: dict[str, float]) -> None:
-        self._adapter.state = found
+        self.state = adapter.state
 
     def modules(self) -> nn.ModuleDict:
         """Return network and head."""

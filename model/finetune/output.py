@@ -116,7 +116,7 @@ def read_result(folder: Path, vocabulary: Vocabulary) -> FinetunedModel:
         if digest_file(folder / HEAD) != description["head_digest"]:
             raise IntegrityError(f"{folder / HEAD} is damaged: its bytes changed after it was saved. Fine-tune again")
         task_model.head.load_state_dict(load_file(folder / HEAD))
-    task_model.state = finetuned["state"]
+    task_model.state |= finetuned["state"]
     task_model.modules().eval()
     return FinetunedModel(task_model, tasks)
 
