@@ -130,6 +130,9 @@ def offer_checkpoints(trained: Artifact, out: Path) -> None:
     """Put the checkpoints that stayed with a trained model, and the names of its data, into a training's folder."""
     parent = trained.manifest["parents"]["sequences"]
     sequences = Artifact.open(trained.path.parents[1] / parent["stage"] / parent["identity"])
+    if not (out / REPLAY / EARLIER).exists():
+        # A copy, where links are not possible, may have been broken off.
+        shutil.rmtree(out / REPLAY, ignore_errors=True)
     for record in trained.records:
         folder, dot, name = record.name.partition(".")
         if dot and folder.startswith(PREFIX):
