@@ -29,12 +29,13 @@ INSTRUCTIONS: dict[Dtype, tuple[str, ...]] = {"bfloat16": ("bf16",), "float16": 
 Product = Callable[[Tensor, Tensor], Tensor]
 
 
-def fastest_products(dtype: Dtype = "float32") -> AbstractContextManager[None]:
-    """Multiply matrices of float32 and of this type on the processor as is fastest on this machine within the block."""
+def fastest_products(*dtypes: Dtype) -> AbstractContextManager[None]:
+    """Multiply matrices of float32 and of these types on the processor as is fastest on this machine within the
+    block."""
     kinds: dict[torch.dtype, Product] = {torch.float32: by_onednn} if products_by_onednn(os.environ) else {}
-    ends = INSTRUCTIONS.get(dtype)
-    if ends and not any(name.endswith(ends) for name in narrow_products(os.environ).split("+")):
-        kinds[AUTOCAST_TYPES[dtype]] = widened
+    for dtype in INSTRUCTIONS.keys() & dtypes:
+        if not any(name.endswith(INSTRUCTIONS[dtype]) for name in narrow_products(os.environ).split("+")):
+            kinds[AUTOCAST_TYPES[dtype]] = widened
     return products(kinds) if kinds else nullcontext()
 
 

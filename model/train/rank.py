@@ -53,18 +53,21 @@ def _train(run: TrainerRun, rank_dir: Path, rank: int, size: int, left_out: tupl
         from model.distributed.protocol import claim_stdout
         from model.engines.products import fastest_products
         from model.engines.runtime import flush_denormals
+        from model.guard.policy import possible_dtypes
         from model.train.trainer import train
 
         leave_out_pandas()
     messages = claim_stdout()
-    config = effective_config(run, read_decisions(run.out)).train
+    now = effective_config(run, read_decisions(run.out))
+    config = now.train
     # DeepSpeed and FSDP need a process group even for a single rank.
     if size > 1 or config.engine != "native":
         group = join_process_group(rank, size, store or rendezvous_file(rank_dir), config.device, heartbeat)
     else:
         group = nullcontext(Ranks(heartbeat=heartbeat))
     is_native = config.numerics == "native" and config.device == "cpu"
-    products = fastest_products(config.dtype) if is_native else nullcontext()
+    # The guard may change the type without a new process.
+    products = fastest_products(*possible_dtypes(now)) if is_native else nullcontext()
     with flush_denormals(), products, group as ranks:
         train(run, replace(ranks, left_out=left_out), messages)
 

@@ -1,13 +1,16 @@
 """Products of matrices by another way than PyTorch's: the same numbers to rounding, the same bits each time, and only
 within the block."""
 
+import io
 import itertools
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+import model.train.rank
 from model.engines import products as module
 from model.engines.products import SMALL, by_onednn, fastest_products, products, widened
 from model.engines.runtime import AUTOCAST_TYPES
@@ -86,6 +89,25 @@ def test_numbers_of_16_bits_are_widened_where_no_instruction_multiplies_them(
             for dtype in (torch.float32, AUTOCAST_TYPES.get(name, torch.float32)):
                 matrix(M, K, "plain", dtype) @ matrix(K, N, "plain", dtype)
     assert seen == types
+
+
+def test_a_rank_has_the_products_of_every_type_that_a_rollback_may_lead_to(
+    make_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that resumes after the guard has changed the type computes the bits of the one that changed it."""
+    seen = set[torch.dtype]()
+
+    def multiply(*_: object) -> None:
+        for dtype in AUTOCAST_TYPES.values():
+            matrix(M, K, "plain", dtype) @ matrix(K, N, "plain", dtype)
+
+    monkeypatch.setattr(module, "narrow_products", lambda _: "none")
+    monkeypatch.setattr(module, "widened", lambda a, b: seen.add(a.dtype) or torch.zeros(M, N, dtype=a.dtype))
+    monkeypatch.setattr("model.train.trainer.train", multiply)
+    monkeypatch.setattr("model.distributed.protocol.claim_stdout", io.StringIO)
+    monkeypatch.setattr(model.train.rank, "dump_stacks_on_request", lambda *_: None)
+    model.train.rank._train(make_run(dtype="float16"), tmp_path, 0, 1, (), "")
+    assert seen == {torch.float16, torch.bfloat16}
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [(torch.bfloat16, 8), (torch.float16, 11)])
