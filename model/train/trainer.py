@@ -72,7 +72,7 @@ def train(
         return result
     run.out.mkdir(parents=True, exist_ok=True)
     with LauncherChannel(run.out / HEARTBEAT, messages if ranks.is_first else None, ranks.heartbeat) as channel:
-        prepare_process(run)
+        prepare_process(effective_config(run, read_decisions(run.out)))
         data = SequenceReader(run.sequences, run.order, run.model.vocab_size)
         check_rows(data, run)
         run = resolve_micro_batch_rows(run, data, ranks, channel)

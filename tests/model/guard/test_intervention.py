@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.ipc
 import pytest
+import torch
 
 import model.train.trainer
 from model.checkpoint.checkpoint import checkpoint_state
@@ -113,6 +114,15 @@ def test_what_opt_changed_can_be_changed(stopped, settings: dict[str, Any]) -> N
             found = found[name]
         assert found == value
     assert weights(result) != weights(train(stopped("untouched"))) or settings == {"train.micro_batch_rows": 2}
+
+
+def test_threads_can_be_changed(stopped, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = stopped()
+    intervene(run.out, {"train.threads": 2}, None, "a core was added")
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    train(run)
+    assert chosen == [2]
 
 
 def test_checkpoints_at_another_distance_may_be_gone_back_to(stopped) -> None:
