@@ -130,6 +130,11 @@ def _check_settings(run: TrainerRun, settings: Mapping[str, Any]) -> None:
             f"model.activation {run.model.activation} cannot become {other.model.activation}: a gated activation has"
             f" weights of its own"
         )
+    if settings.get("train.micro_batch_rows") == "auto":
+        raise RecipeError(
+            "train.micro_batch_rows cannot become auto during training: a size is found before the first step alone."
+            " Set a number"
+        )
     check_policy(other)
 
 

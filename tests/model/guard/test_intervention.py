@@ -149,6 +149,7 @@ def test_a_person_may_take_it_back(stopped) -> None:
         ({"model.activation": "swiglu"}, None, RecipeError, "a gated activation has weights of its own"),
         ({"train.optimizer.kind": "adam"}, None, RecipeError, "train.optimizer.kind"),
         ({"train.engine": "fsdp", "train.guard.ladder": [{"optimizer": "muon"}]}, None, RecipeError, "whole matrices"),
+        ({"train.micro_batch_rows": "auto"}, None, RecipeError, "a size is found before the first step"),
         ({}, 5, InputError, "the run can resume from 0, 3, 6"),
     ],
 )
