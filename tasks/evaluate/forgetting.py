@@ -99,8 +99,8 @@ def gate_scores(gated: GatedModel, heldout: Sequence[EncodedSource], config: Eva
         new = sum(token in gated.base_ids for row in ids for token in row)
         note = f"{source.describe()}, {new} of them new pieces"
         task = f"heldout/{name}"
-        rows.append(score_row(task, BASE, n=len(ids), value=base_ratio.value, stderr=base_ratio.stderr, note=note))
-        rows.append(score_row(task, RISE, n=len(ids), value=risen.value - 1, stderr=risen.stderr, note=note))
+        rows.append(score_row(task, BASE, base_ratio, n=len(ids), note=note))
+        rows.append(score_row(task, RISE, risen._replace(value=risen.value - 1), n=len(ids), note=note))
     return rows
 
 

@@ -93,7 +93,7 @@ def pair_scores(
         note = f"{int(labelled.sum())} pairs with two segments, of which {follows} follow each other"
         found.add(source, "next_accuracy", found.ratio(source, next_correct, labelled), len(sums), note)
         majority = max(follows, labelled.sum() - follows) / labelled.sum() if labelled.sum() else None
-        found.add(source, "majority_next_accuracy", Measurement(majority, None), len(sums), note)
+        found.add(source, "majority_next_accuracy", Measurement(majority), len(sums), note)
     return found.scores().rows
 
 

@@ -30,10 +30,9 @@ from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.rows import ScoreRow
 from tasks.artifacts.tables.schema import DOC_ID_BYTES
 from tasks.common.numeric import seed64
-from tasks.evaluate.benchmarks.multiple_choice import mean_with_error
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.samples import continue_texts, heldout_prompt
-from tasks.evaluate.scores import score_row
+from tasks.evaluate.scores import Measurement, mean_with_error, score_row
 from tasks.tokenizer.base import Tokenizer
 
 TASK = "written text"
@@ -156,15 +155,19 @@ def _score_rows(
     memorised = [float(tokens >= MEMORISED_TOKENS) for tokens in shared]
     n = len(written)
     rows = [
-        ("invalid_utf8_share", (invalid, None), f"of {size} bytes, before they are replaced by replacement characters"),
+        (
+            "invalid_utf8_share",
+            Measurement(invalid),
+            f"of {size} bytes, before they are replaced by replacement characters",
+        ),
         ("repeated_4gram_share", mean_with_error(repeated), "4-grams of tokens that occurred before in the same text"),
         ("shared_tokens", mean_with_error(shared), "longest run that occurs in training sequences, mean of texts"),
-        ("most_shared_tokens", (float(max(shared)) if shared else None, None), "the longest of all"),
+        ("most_shared_tokens", Measurement(float(max(shared)) if shared else None), "the longest of all"),
         ("by_heart_share", mean_with_error(memorised), f"texts that share {MEMORISED_TOKENS} tokens or more in a row"),
     ]
     return [
-        score_row(TASK, metric, n=n, value=value, stderr=stderr, note=f"{note_of_metric}; {note}")
-        for metric, (value, stderr), note_of_metric in rows
+        score_row(TASK, metric, measured, n=n, note=f"{note_of_metric}; {note}")
+        for metric, measured, note_of_metric in rows
     ]
 
 

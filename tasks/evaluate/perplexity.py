@@ -67,7 +67,7 @@ def heldout_scores(
                 add_parts(found, source.name, "", token_bits, source.lengths, repeated[source.name])
         measured = {metric: found.ratio(source.name, above, sizes) for metric, above in bits.items()} | measured
         xz = xz_bits_per_byte("".join(one.text for one in documents).encode())
-        measured["xz_bits_per_byte"] = Measurement(xz, None)
+        measured["xz_bits_per_byte"] = Measurement(xz)
         if not source.unknown:
             found.add_languages("unigram_bits_per_byte", [one.language for one in documents], code, sizes)
             if network is not None:

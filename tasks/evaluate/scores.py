@@ -4,7 +4,7 @@ the sources' plain mean."""
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -44,39 +44,43 @@ class Scores:
     documents: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(NamedTuple):
     """A value and its standard error; None where there can be none."""
 
     value: float | None
-    stderr: float | None
+    stderr: float | None = None
 
 
-NO_MEASUREMENT = Measurement(None, None)
+NO_MEASUREMENT = Measurement(None)
 
 
 def score_row(
-    task: str,
-    metric: str,
-    *,
-    n: int,
-    value: float | None,
-    stderr: float | None = None,
-    shots: int = 0,
-    subset: str = "all",
-    note: str = "",
+    task: str, metric: str, measured: Measurement, *, n: int, shots: int = 0, subset: str = "all", note: str = ""
 ) -> ScoreRow:
     """Return a row of SCORES; a value that is not finite becomes null."""
+    value, stderr = (one if one is not None and math.isfinite(one) else None for one in measured)
     return {
         "task": task,
         "metric": metric,
         "shots": shots,
         "subset": subset,
         "n": n,
-        "value": value if value is not None and math.isfinite(value) else None,
-        "stderr": stderr if stderr is not None and math.isfinite(stderr) else None,
+        "value": value,
+        "stderr": stderr,
         "note": note,
     }
+
+
+def mean_with_error(values: Sequence[float]) -> Measurement:
+    """Return the mean and its standard error sd / sqrt(n), for shares sqrt(p (1 - p) / (n - 1)); None where n is too
+    small."""
+    n = len(values)
+    if n == 0:
+        return NO_MEASUREMENT
+    mean = math.fsum(values) / n
+    if n == 1:
+        return Measurement(mean)
+    return Measurement(mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n))
 
 
 class HeldoutRows:
@@ -99,7 +103,7 @@ class HeldoutRows:
 
     def add(self, source: str, metric: str, measured: Measurement, documents: int, note: str) -> None:
         """Add one metric of one source, measured on `documents` documents."""
-        self._rows.append(_row(f"heldout/{source}", metric, measured, documents, note))
+        self._rows.append(score_row(f"heldout/{source}", metric, measured, n=documents, note=note))
         self._by_metric.setdefault(metric, []).append((measured, documents))
 
     def add_languages(self, metric: str, languages: Sequence[str | None], above: np.ndarray, below: np.ndarray) -> None:
@@ -120,12 +124,12 @@ class HeldoutRows:
     def scores(self) -> Scores:
         """Return all rows of SCORES and of DOCUMENT_SCORES; the mean of a metric that a source lacks is null."""
         means = [
-            _row(
+            score_row(
                 "heldout/all",
                 metric,
                 plain_mean([measured for measured, _ in found]),
-                sum(documents for _, documents in found),
-                f"plain mean of {len(found)} sources",
+                n=sum(documents for _, documents in found),
+                note=f"plain mean of {len(found)} sources",
             )
             for metric, found in self._by_metric.items()
         ]
@@ -133,12 +137,8 @@ class HeldoutRows:
         for (language, metric), pairs in sorted(self._by_language.items()):
             above, below = np.array(pairs).T
             task, note = f"{LANGUAGE}{language}", f"{len(pairs)} documents of all sources together"
-            languages.append(_row(task, metric, self.ratio(task, above, below), len(pairs), note))
+            languages.append(score_row(task, metric, self.ratio(task, above, below), n=len(pairs), note=note))
         return Scores([*self._rows, *means, *languages], documents=self._documents)
-
-
-def _row(task: str, metric: str, measured: Measurement, documents: int, note: str) -> ScoreRow:
-    return score_row(task, metric, n=documents, value=measured.value, stderr=measured.stderr, note=note)
 
 
 def plain_mean(results: Sequence[Measurement]) -> Measurement:
@@ -150,7 +150,7 @@ def plain_mean(results: Sequence[Measurement]) -> Measurement:
     value = sum(values) / len(values)
     errors = [result.stderr for result in results if result.stderr is not None]
     if len(errors) < len(results):
-        return Measurement(value, None)
+        return Measurement(value)
     return Measurement(value, math.sqrt(sum(error**2 for error in errors)) / len(results))
 
 
@@ -165,7 +165,7 @@ def ratio(above: np.ndarray, below: np.ndarray, rounds: int, seed: int) -> Measu
         return NO_MEASUREMENT
     value = float(above.sum() / below.sum())
     if len(above) < 2:
-        return Measurement(value, None)
+        return Measurement(value)
     # Raw words of a counter-based generator, so that every version of NumPy draws the same documents.
     source = np.random.Philox(key=seed)
     rounds_at_once = max(1, DRAWS_AT_ONCE // len(above))

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from model.inference.text_match import best_of, is_chinese, is_exact_match
-from tasks.evaluate.benchmarks.items import UNSEGMENTED_LANGUAGES, Item, words_of
-from tasks.evaluate.benchmarks.multiple_choice import MetricValue, mean_with_error
-from tasks.evaluate.benchmarks.prompts import Requester, Response
+from tasks.evaluate.benchmarks.items import UNSEGMENTED_LANGUAGES, words_of
+from tasks.evaluate.benchmarks.multiple_choice import MetricValue
+from tasks.evaluate.benchmarks.prompts import Asked, Requester, Response
 from tasks.evaluate.config import Scoring
+from tasks.evaluate.scores import Measurement, mean_with_error
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 
@@ -38,10 +39,10 @@ def last_number(text: str) -> str | None:
 
 
 class _GenerativeTask:
-    """Request an answer: the same for all tasks of this file."""
+    """Request answers: the same for all tasks of this file."""
 
-    def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
-        return requester.generate_all([(item, examples)])[0]
+    def request(self, requester: Requester, asked: Sequence[Asked]) -> list[Response]:
+        return requester.generate_all(asked)
 
 
 class GenerationTask(_GenerativeTask):
@@ -62,7 +63,7 @@ class GenerationTask(_GenerativeTask):
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
         values = [self.value(one) for one in part]
         compared = "the last number of the written text" if self._number else "the written text, as SQuAD compares"
-        return [MetricValue("exact", *mean_with_error(values), compared)]
+        return [MetricValue("exact", mean_with_error(values), compared)]
 
 
 class ExtractionTask(_GenerativeTask):
@@ -79,8 +80,8 @@ class ExtractionTask(_GenerativeTask):
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
         found = [self._found(one) for one in part]
         named = {
-            "f1": MetricValue("f1", *mean_with_error([f1 for _, f1 in found]), "of words, in Chinese of characters"),
-            "exact": MetricValue("exact", *mean_with_error([exact for exact, _ in found]), "as SQuAD and CMRC compare"),
+            "f1": MetricValue("f1", mean_with_error([f1 for _, f1 in found]), "of words, in Chinese of characters"),
+            "exact": MetricValue("exact", mean_with_error([exact for exact, _ in found]), "as SQuAD and CMRC compare"),
         }
         return [named.pop(self.metric), *named.values()]
 
@@ -110,7 +111,7 @@ class TranslationTask(_GenerativeTask):
         from sacrebleu.metrics.chrf import CHRF
 
         values = [self.value(one) for one in part]
-        found = [MetricValue("sentence_chrf", *mean_with_error(values), "mean over sentences")]
+        found = [MetricValue("sentence_chrf", mean_with_error(values), "mean over sentences")]
         texts = [one.text.strip() for one in part]
         most = max((len(one.item.answers) for one in part), default=0)
         # sacrebleu takes the n-th references of all sentences as one list, with None where a sentence has fewer.
@@ -119,7 +120,7 @@ class TranslationTask(_GenerativeTask):
         for metric, scorer in (("chrf", CHRF()), ("bleu", bleu)):
             value = scorer.corpus_score(texts, right).score if part else None
             signature = scorer.get_signature() if part else ""
-            found.append(MetricValue(metric, value, None, f"of the whole; {signature}"))
+            found.append(MetricValue(metric, Measurement(value), f"of the whole; {signature}"))
         return found
 
     def _tokeniser(self, part: Sequence[Response]) -> str:
@@ -141,7 +142,7 @@ class SummaryTask(_GenerativeTask):
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
         order = [self.metric, *(name for name in ("rouge_1", "rouge_2", "rouge_l") if name != self.metric)]
         note = "F1 of words without stemming, of characters in scripts without blanks"
-        return [MetricValue(name, *mean_with_error([self._best(one, name) for one in part]), note) for name in order]
+        return [MetricValue(name, mean_with_error([self._best(one, name) for one in part]), note) for name in order]
 
     def _best(self, response: Response, name: str) -> float:
         words = words_of(response.text)

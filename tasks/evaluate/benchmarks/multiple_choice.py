@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tasks.evaluate.benchmarks.items import Item
 from tasks.evaluate.benchmarks.likelihood import NO_TEXT
-from tasks.evaluate.benchmarks.prompts import Requester, Response
+from tasks.evaluate.benchmarks.prompts import Asked, Requester, Response
+from tasks.evaluate.scores import Measurement, mean_with_error
 
 UNCONDITIONAL = "unconditional"
 
@@ -29,9 +29,8 @@ class MetricValue:
     """One metric of a group of items, as in a row of SCORES."""
 
     metric: str
-    value: float | None
-    stderr: float | None = None
-    note: str = ""
+    measured: Measurement
+    note: str
 
 
 class Task(Protocol):
@@ -40,8 +39,8 @@ class Task(Protocol):
     metric: str
     """Name of the primary metric in SCORES."""
 
-    def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
-        """Request the network's response to one item; None where it cannot be scored."""
+    def request(self, requester: Requester, asked: Sequence[Asked]) -> Sequence[Response | None]:
+        """Request the network's response to each item; None where it cannot be scored."""
         ...
 
     def value(self, response: Response) -> float | None:
@@ -51,18 +50,6 @@ class Task(Protocol):
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
         """Return all metrics of a group of items, which may be empty; the primary one first."""
         ...
-
-
-def mean_with_error(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the mean and its standard error sd / sqrt(n), for shares sqrt(p (1 - p) / (n - 1)); None where n is too
-    small."""
-    n = len(values)
-    if n == 0:
-        return None, None
-    mean = math.fsum(values) / n
-    if n == 1:
-        return mean, None
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
 
 
 def is_right(response: Response, normaliser: str, texts: Sequence[str]) -> bool:
@@ -87,8 +74,8 @@ class MultipleChoiceTask:
         self._others = [name for name in normalisers if name != primary]
         self._unconditional = UNCONDITIONAL in normalisers
 
-    def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
-        return requester.likelihoods(item, examples, unconditional=self._unconditional)
+    def request(self, requester: Requester, asked: Sequence[Asked]) -> list[Response | None]:
+        return [requester.likelihoods(*one, unconditional=self._unconditional) for one in asked]
 
     def value(self, response: Response) -> float:
         return float(self._right(response, self._primary))
@@ -97,7 +84,7 @@ class MultipleChoiceTask:
         named = {"acc": self._primary, **{f"acc_{name}": name for name in self._others}}
         return [
             MetricValue(
-                metric, *mean_with_error([self._right(one, name) for one in part]), f"per {name}; {_chance(part)}"
+                metric, mean_with_error([self._right(one, name) for one in part]), f"per {name}; {_chance(part)}"
             )
             for metric, name in named.items()
         ]
@@ -113,9 +100,9 @@ class PartialScoringTask:
 
     metric = "acc"
 
-    def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
+    def request(self, requester: Requester, asked: Sequence[Asked]) -> list[Response | None]:
         """Request log p of the same ending after each beginning; None for an item without a common ending."""
-        return requester.partial(item, examples) if item.ending else None
+        return [requester.partial(item, examples) if item.ending else None for item, examples in asked]
 
     def value(self, response: Response) -> float:
         return float(is_right(response, "sum", response.item.choices))
@@ -123,7 +110,7 @@ class PartialScoringTask:
     def metrics(self, part: Sequence[Response]) -> list[MetricValue]:
         """Return accuracy: all choices end in the same tokens, so that there is one way to compare them."""
         share = mean_with_error([self.value(one) for one in part])
-        return [MetricValue("acc", *share, f"per sum of the common ending; {_chance(part)}")]
+        return [MetricValue("acc", share, f"per sum of the common ending; {_chance(part)}")]
 
 
 class ClozeTask:
@@ -135,8 +122,8 @@ class ClozeTask:
     def __init__(self, *, can_generate: bool, bits_metric: str) -> None:
         self._can_generate, self._bits_metric = can_generate, bits_metric
 
-    def request(self, requester: Requester, item: Item, examples: Sequence[Item]) -> Response | None:
-        return requester.likelihoods(item, examples, greedy=True)
+    def request(self, requester: Requester, asked: Sequence[Asked]) -> list[Response | None]:
+        return [requester.likelihoods(*one, greedy=True) for one in asked]
 
     def value(self, response: Response) -> float | None:
         """Return 1 for an answer that the network spells, else 0; None of a network that cannot generate."""
@@ -149,8 +136,8 @@ class ClozeTask:
         compared = "likeliest tokens spell the answer" if self._can_generate else NO_TEXT
         note = f"{'' if self._can_generate else 'pseudo-'}bits per byte of the given answer"
         return [
-            MetricValue("exact", *share, compared),
-            MetricValue(self._bits_metric, bits / size if size else None, None, note),
+            MetricValue("exact", share, compared),
+            MetricValue(self._bits_metric, Measurement(bits / size if size else None), note),
         ]
 
 

@@ -13,6 +13,9 @@ from tasks.tokenizer.base import Tokenizer
 
 BETWEEN = "\n\n"
 
+Asked = tuple[Item, Sequence[Item]]
+"""An item, and the examples before it."""
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -131,7 +134,7 @@ class Requester:
         fewest = min(prompts, key=lambda prompt: (prompt.fits, prompt.shots))
         return Response(item, fewest, tuple(scores))
 
-    def generate_all(self, asked: Sequence[tuple[Item, Sequence[Item]]]) -> list[Response]:
+    def generate_all(self, asked: Sequence[Asked]) -> list[Response]:
         """Return the greedily generated text after the prompt of each item and its examples, up to a stop string; texts
         are generated in batches."""
         most = min(self.scoring.answer_tokens, self.scorer.max_choice_tokens // 2)

@@ -17,7 +17,7 @@ from tasks.evaluate.benchmarks.multiple_choice import ClozeTask, MultipleChoiceT
 from tasks.evaluate.benchmarks.prompts import Requester, Response
 from tasks.evaluate.comparison import ContaminationGap, measure_gap
 from tasks.evaluate.config import PRIMARY_METRICS, EvaluateConfig, Scoring
-from tasks.evaluate.scores import Scores, score_row
+from tasks.evaluate.scores import NO_MEASUREMENT, Scores, score_row
 from tasks.tokenizer.base import Tokenizer
 
 SUBSETS = ("all", "clean", "leaked")
@@ -58,17 +58,16 @@ def benchmark_scores(
         for name, mine in group_by_form(evaluated, scoring).items():
             task = make_task(name, scoring, config.primary, scorer)
             if why := scorer.declined or (NO_TEXT if name in GENERATIVE and not scorer.can_generate else ""):
-                scores.rows.append(score_row(benchmark, task.metric, n=len(mine), value=None, shots=shots, note=why))
+                scores.rows.append(
+                    score_row(benchmark, task.metric, NO_MEASUREMENT, n=len(mine), shots=shots, note=why)
+                )
                 continue
             _check_form(benchmark, items, scoring)
             answered: list[Response] = []
             for begin in range(0, len(mine), PROGRESS_ITEMS):
                 some = mine[begin : begin + PROGRESS_ITEMS]
                 asked = [(item, pool.examples(item, shots) if pool and shots else ()) for item in some]
-                if name in GENERATIVE:
-                    requester.generate_all(asked)
-                found = [task.request(requester, *one) for one in asked]
-                answered += [response for response in found if response is not None]
+                answered += [one for one in task.request(requester, asked) if one is not None]
                 done += len(some)
                 advance(done, len(evaluated) * len(shot_counts))
             responses = TaskResponses(benchmark, shots, answered, leak_states, len(mine), len(evaluated), len(items))
@@ -204,9 +203,8 @@ def _add(scores: Scores, responses: TaskResponses, task: Task, scorer_note: str,
                 score_row(
                     responses.benchmark,
                     found.metric,
+                    found.measured,
                     n=len(part),
-                    value=found.value,
-                    stderr=found.stderr,
                     shots=responses.shots,
                     subset=subset,
                     note="; ".join(filter(None, [found.note, *shared, *extra])),

@@ -135,7 +135,7 @@ def test_choices_have_the_same_log_probabilities_and_accuracy(
     requester = Requester(choices, tokenizer, Scoring(), "")
     normed = 0
     for item in items:
-        ours = MultipleChoiceTask(PRIMARY_METRICS["choice"], "sum").request(requester, item, ())
+        (ours,) = MultipleChoiceTask(PRIMARY_METRICS["choice"], "sum").request(requester, [(item, ())])
         assert ours is not None
         assert list(ours.log_probabilities) == pytest.approx(theirs[item.item_id], rel=1e-5)
         by_length = [reported / len(text) for reported, text in zip(ours.log_probabilities, item.choices, strict=True)]

@@ -20,10 +20,11 @@ from tasks.evaluate.benchmarks.items import (
     words_of,
 )
 from tasks.evaluate.benchmarks.likelihood import CausalScorer
-from tasks.evaluate.benchmarks.multiple_choice import MultipleChoiceTask, is_right, mean_with_error
+from tasks.evaluate.benchmarks.multiple_choice import MultipleChoiceTask, is_right
 from tasks.evaluate.benchmarks.prompts import Requester, build_prompt, crosses_boundary
 from tasks.evaluate.benchmarks.run import benchmark_scores
 from tasks.evaluate.config import EvaluateConfig, Scoring
+from tasks.evaluate.scores import mean_with_error
 from tasks.tokenizer.base import EOS, Tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
@@ -268,7 +269,7 @@ def test_what_a_choice_is_worth_without_the_question_is_divided_out(tokenizer):
     assert found["acc_bytes" if ("acc_bytes", 0, "all") in found else "acc", 0, "all"]["value"] == 0.5
     network = GPT(GPTConfig(vocab_size=310, context=64, layers=1, heads=2, width=16)).initialise(3).eval()
     requester = Requester(CausalScorer(network), tokenizer, Scoring(), "")
-    one = MultipleChoiceTask(("sum", "unconditional"), "unconditional").request(requester, items[0], ())
+    (one,) = MultipleChoiceTask(("sum", "unconditional"), "unconditional").request(requester, [(items[0], ())])
     assert one is not None
     continuations = [tokenizer.encode_following(text) for text in items[0].continuations]
     alone = continuation_log_probabilities(network, [((EOS, *tokenizer.encode("Answer:")), c) for c in continuations])

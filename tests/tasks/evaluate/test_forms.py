@@ -57,7 +57,7 @@ def test_of_a_minimal_pair_the_likelier_sentence_is_the_answer(tokenizer: Tokeni
     form = MultipleChoiceTask(PRIMARY_METRICS["pairs"], "sum")
     requester = Requester(CausalScorer(network), tokenizer, Scoring(form="pairs"), "")
     for answer in (0, 1):
-        one = form.request(requester, Item(str(answer), "en", "", pair, answer, ""), ())
+        (one,) = form.request(requester, [(Item(str(answer), "en", "", pair, answer, ""), ())])
         assert one is not None
         assert one.log_probabilities == pytest.approx(tuple(sums))
         assert form.value(one) == float(answer == likelier)
@@ -70,20 +70,20 @@ def test_a_winograd_schema_is_scored_by_its_ending_alone(tokenizer: Tokenizer, n
     ending = tokenizer.encode_following(" sat on the log")
     expected = continuation_log_probabilities(network, [(context, ending) for context in ends])
     requester = Requester(CausalScorer(network), tokenizer, Scoring(form="partial"), "")
-    one = PartialScoringTask().request(requester, Item("1", "en", "", choices, 0, "", ending="sat on the log"), ())
+    (one,) = PartialScoringTask().request(
+        requester, [(Item("1", "en", "", choices, 0, "", ending="sat on the log"), ())]
+    )
     assert one is not None
     assert one.log_probabilities == pytest.approx(tuple(expected))
     assert PartialScoringTask().value(one) == float(expected[0] >= expected[1])
-    assert PartialScoringTask().request(requester, Item("2", "en", "", choices, 0, ""), ()) is None
+    assert PartialScoringTask().request(requester, [(Item("2", "en", "", choices, 0, ""), ())]) == [None]
 
 
 def test_the_context_of_a_schema_is_read_before_its_beginnings(tokenizer: Tokenizer, network: GPT) -> None:
     requester = Requester(CausalScorer(network), tokenizer, Scoring(form="partial"), "")
     pairs = [("", ("the cat sat on the log", "the dog sat on the log")), ("the cat", ("sat on the log",) * 2)]
-    alone, after = (
-        PartialScoringTask().request(requester, Item(context, "en", context, choices, 0, "", ending="on the log"), ())
-        for context, choices in pairs
-    )
+    asked = [(Item(context, "en", context, choices, 0, "", ending="on the log"), ()) for context, choices in pairs]
+    alone, after = PartialScoringTask().request(requester, asked)
     assert alone is not None
     assert after is not None
     assert after.log_probabilities == (alone.log_probabilities[0],) * 2
@@ -182,8 +182,8 @@ def test_extracted_answers_are_compared_by_words_and_in_chinese_by_characters() 
     assert form.value(written("the big cat", "big dog", "cat")) == pytest.approx(2 / 3)
     assert form.value(written("光荣和", "光荣", context="由光荣开发", lang="zh")) == pytest.approx(4 / 5)
     figures = {figure.metric: figure for figure in form.metrics([written("cat", "the cat"), written("dog", "cat")])}
-    assert (figures["f1"].value, figures["exact"].value) == (0.5, 0.5)
-    assert figures["f1"].stderr == pytest.approx(0.5)
+    assert (figures["f1"].measured.value, figures["exact"].measured.value) == (0.5, 0.5)
+    assert figures["f1"].measured.stderr == pytest.approx(0.5)
 
 
 def test_translations_are_those_of_sacrebleu() -> None:
@@ -191,8 +191,8 @@ def test_translations_are_those_of_sacrebleu() -> None:
     same = written("敏捷的棕色狐狸", "敏捷的棕色狐狸")
     assert form.value(same) == pytest.approx(100.0)
     figures = {figure.metric: figure for figure in form.metrics([same, same])}
-    assert figures["bleu"].value == pytest.approx(100.0)
-    assert figures["chrf"].value == pytest.approx(100.0)
+    assert figures["bleu"].measured.value == pytest.approx(100.0)
+    assert figures["chrf"].measured.value == pytest.approx(100.0)
     assert "tok:zh" in figures["bleu"].note
     assert TranslationTask(Scoring()).value(written("abc", "xyz")) == 0.0
 
