@@ -231,12 +231,13 @@ def _significant_gaps(workspace: Workspace) -> list[dict[str, Any]]:
 
 def key_figures(scores: pa.Table) -> dict[str, float | None]:
     """Return the few numbers that a summary shows: those of held-out text, and `acc` or `exact` on all items by
-    benchmark."""
+    benchmark; of one with both, whose items are of two forms, `exact` under a key of its own."""
     chosen: dict[str, float | None] = {}
     for row in scores.to_pylist():
         if row["task"].startswith("heldout/") and row["metric"] in KEY_METRICS:
             name = row["task"] if row["metric"] == KEY_METRICS[0] else f"{row['task']}/{row['metric']}"
             chosen[name] = row["value"]
         elif row["metric"] in ("acc", "exact") and row["subset"] == "all":
-            chosen[f"{row['task']}/{row['shots']}-shot"] = row["value"]
+            name = f"{row['task']}/{row['shots']}-shot"
+            chosen[f"{name}/{row['metric']}" if name in chosen else name] = row["value"]
     return chosen

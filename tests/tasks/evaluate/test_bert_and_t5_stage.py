@@ -96,6 +96,7 @@ def test_a_bert_is_measured_by_what_it_hides(evaluated: Callable[[str, dict[str,
     reported = artifact.report.facts["headline"]
     assert reported["heldout/code/pseudo_bits_per_byte"] == heldout["pseudo_bits_per_byte"]["value"]
     assert "heldout/code" not in reported
+    assert (reported["cloze/0-shot"], reported["cloze/0-shot/exact"]) == (accuracy["value"], None)
     check_samples(samples)
 
 
