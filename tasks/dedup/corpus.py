@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from model.errors import Bug
+from model.errors import Bug, InputError
 from tasks.artifacts.artifact import Artifact, artifact_at
 from tasks.artifacts.tables.columns import binary_rows, numbered_values, text_buffers
 from tasks.artifacts.tables.files import read_table
@@ -29,6 +29,9 @@ from tasks.dedup.minhash import I32, I64, U8, U32, U64, check_with_datasketch, s
 
 CHECKED_DOCUMENTS = 1000
 """Documents of each build that datasketch signs, too; all where there are fewer."""
+
+MOST_DOCUMENTS = (1 << 32) - 1
+"""Ranks have 32 bits, and one value is none."""
 
 ROWS_COPIED = 1 << 17
 """Signatures copied at a time (59 MB by default), so that memory does not grow with the size of a part."""
@@ -115,7 +118,14 @@ class Corpus:
 def read_corpus(
     documents: Artifact, earlier: Sequence[Artifact], config: DedupConfig, workspace: Workspace, executor: Executor
 ) -> Corpus:
-    """Compute the signatures that are missing, then open all of them."""
+    """Compute the signatures that are missing, then open all of them. Raises InputError for more documents than there
+    are ranks."""
+    own, others = documents.rows("documents"), sum(artifact.rows("index") for artifact in earlier)
+    if own + others > MOST_DOCUMENTS:
+        raise InputError(
+            f"dedup: the run has {own:,} documents and the runs of dedup.against {others:,}, and at most"
+            f" {MOST_DOCUMENTS:,} can be compared. Sample fewer documents, or name fewer runs in dedup.against."
+        )
     parts = [*earlier_parts(earlier, config), *_current_parts(documents, config)]
     scratch = workspace.within("signatures")
     _sign_parts(parts, config, scratch, workspace, executor)

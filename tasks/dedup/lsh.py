@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from model.errors import InputError
 from model.kernels import kernel
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
@@ -20,6 +21,7 @@ from tasks.dedup.minhash import I64, U32, U64, band_keys
 
 Flags = npt.NDArray[np.bool_]
 NO_BUCKET = np.uint32(0xFFFFFFFF)
+MOST_BUCKETS = int(NO_BUCKET)
 BYTES_PER_KEY = 8
 ROWS_READ = 1 << 18
 
@@ -41,7 +43,7 @@ def find_buckets(corpus: Corpus, rank: U32, distinct: Flags, config: DedupConfig
     """Return buckets of at least two documents, one of them of this run; only rows that are `distinct` take part.
 
     `rank` is each row's place in the order in which documents are kept; the result is the same for any
-    `config.memory_bytes`.
+    `config.memory_bytes`. Raises InputError for more buckets than there are numbers.
     """
     of_band: list[U32] = []
     in_any = np.zeros(len(corpus), np.bool_)
@@ -55,7 +57,11 @@ def find_buckets(corpus: Corpus, rank: U32, distinct: Flags, config: DedupConfig
         of_rank.tofile(path)
         del of_rank
         of_band.append(np.asarray(np.memmap(path, np.uint32, mode="r")) if len(corpus) else np.empty(0, np.uint32))
-    assert count < NO_BUCKET, "more than 2^32 - 1 buckets"
+    if count > MOST_BUCKETS:
+        raise InputError(
+            f"dedup: the documents form {count:,} buckets of equal bands, and at most {MOST_BUCKETS:,} can be numbered."
+            f" Raise dedup.rows_per_band, or lower dedup.bands."
+        )
     return Buckets(count, memberships, of_band, np.flatnonzero(in_any))
 
 

@@ -21,6 +21,7 @@ from tasks.dedup.minhash import I64, U32, U64
 
 ESTIMATE_SIGMAS = 5.0
 NO_REPRESENTATIVE = np.uint32(0xFFFFFFFF)
+NO_NODE = -1
 CANDIDATES_PER_BLOCK = 1 << 20
 
 ShingleSets = Callable[[I64], tuple[U64, I64]]
@@ -99,9 +100,9 @@ def _near_duplicates(
     """Return, by rank among the candidates, (representative or NO_REPRESENTATIVE, similarity) of each."""
     count = buckets.candidates.size
     representative, similarity = np.full(count, NO_REPRESENTATIVE), np.zeros(count, np.float64)
-    last_node, fill = np.full(buckets.count, NO_REPRESENTATIVE), np.zeros(buckets.count, np.uint16)
+    last_node, fill = np.full(buckets.count, NO_NODE), np.zeros(buckets.count, np.uint16)
     # The pool is sized for the worst case; its pages are only allocated when written, and most buckets keep one member.
-    member, following = np.empty(buckets.memberships, np.uint32), np.empty(buckets.memberships, np.uint32)
+    member, following = np.empty(buckets.memberships, np.uint32), np.empty(buckets.memberships, np.int64)
     compared_with = np.full(count, NO_REPRESENTATIVE)
     earlier_candidates = int(np.searchsorted(buckets.candidates, earlier))
     agreement = min_agreement(config.threshold, config.signature_length)
@@ -138,7 +139,7 @@ def _resolve_block(
         if candidate >= earlier:
             for band in range(bands):
                 bucket = buckets[index, band]
-                if bucket == NO_BUCKET or last_node[bucket] == NO_REPRESENTATIVE:
+                if bucket == NO_BUCKET or last_node[bucket] == NO_NODE:
                     continue
                 node = last_node[bucket]
                 for _ in range(fill[bucket]):
@@ -169,7 +170,7 @@ def _resolve_block(
             if bucket == NO_BUCKET or fill[bucket] >= max_members:
                 continue
             member[used] = candidate
-            if last_node[bucket] == NO_REPRESENTATIVE:
+            if last_node[bucket] == NO_NODE:
                 following[used] = used
             else:
                 following[used] = following[last_node[bucket]]

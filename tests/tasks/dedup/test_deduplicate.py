@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,15 +11,15 @@ import pytest
 
 from flows.cli import app
 from flows.reference import reference
-from model.errors import Bug, GuardError
+from model.errors import Bug, GuardError, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.artifacts.tables.columns import text_buffers
 from tasks.artifacts.workspace import Workspace
-from tasks.dedup import corpus
+from tasks.dedup import corpus, lsh
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.minhash import signatures_of
-from tasks.dedup.near_duplicates import set_similarity
+from tasks.dedup.near_duplicates import NO_NODE, NO_REPRESENTATIVE, _resolve_block, set_similarity
 from tasks.dedup.pipeline import deduplicate
 from tasks.dedup.recall import near_copy, word_spans
 from tasks.dedup.stage import build_dedup
@@ -345,3 +346,38 @@ def test_one_wrong_bit_in_one_signature_stops_the_build(
     with pytest.raises(Bug, match=rf"value 111 of the MinHash signature of row {place} .*datasketch computes"):
         build_dedup(context, documents, QUIET)
     assert not list((context.root / "artifacts" / "dedup").glob("*/manifest.json"))
+
+
+@pytest.mark.parametrize(
+    ("module", "limit", "error"),
+    [
+        (corpus, "MOST_DOCUMENTS", r"has 3 documents and the runs of dedup\.against 0, and at most 1 can be compared"),
+        (lsh, "MOST_BUCKETS", r"buckets of equal bands, and at most 1 can be numbered\. Raise dedup\.rows_per_band"),
+    ],
+)
+def test_more_documents_or_buckets_than_have_a_number_are_refused(
+    context: RunContext, make_documents: MakeDocuments, monkeypatch: pytest.MonkeyPatch, module, limit: str, error: str
+) -> None:
+    monkeypatch.setattr(module, limit, 1)
+    documents = make_documents([[("web", prose(1)), ("web", with_edits(prose(1), 5)), ("web", prose(2))]])
+    with pytest.raises(InputError, match=error):
+        build_dedup(context, documents, QUIET)
+
+
+def test_members_of_buckets_may_be_more_than_32_bits_can_number(tmp_path: Path) -> None:
+    """Three documents in one bucket, of which the last is a copy of the second; the files have holes in place of the
+    members before."""
+    used = 2**32 - 1
+    member, following = (
+        np.asarray(np.memmap(tmp_path / kind.__name__, kind, "w+", shape=(used + 2,))) for kind in (np.uint32, np.int64)
+    )
+    sets, starts = np.array([1, 2, 3, 4, 3, 4], np.uint64), np.array([0, 2, 4, 6])
+    representative, similarity = np.full(3, NO_REPRESENTATIVE), np.zeros(3)
+    end = _resolve_block(
+        0, np.zeros((3, 1), np.uint32), np.arange(3, dtype=np.uint32), 0, np.zeros((3, 1), np.uint32), sets, starts,
+        0.8, 0, 64, np.full(1, NO_NODE), np.zeros(1, np.uint16), member, following, used,
+        np.full(3, NO_REPRESENTATIVE), representative, similarity,
+    )  # fmt: skip
+    assert end == used + 2
+    assert representative.tolist() == [NO_REPRESENTATIVE, NO_REPRESENTATIVE, 1]
+    assert similarity.tolist() == [0, 0, 1]
