@@ -6,8 +6,8 @@ and dates would otherwise lose rows. A paragraph is a run of lines between blank
 brackets, headings, speaker names) are kept, however often they occur. Hashes are compared in ranges of their upper
 bits, so that memory is bounded.
 
-Cuts are planned over the whole corpus and applied by part. Every cut names the document in which the passage is kept;
-it is a half-open range of UTF-8 bytes at character borders.
+Cuts are planned over the whole corpus and applied by part. Every cut names the document in which the passage is kept,
+of several the one that keeps its beginning; it is a half-open range of UTF-8 bytes at character borders.
 """
 
 import functools
@@ -52,7 +52,7 @@ class Cuts:
     starts: I64
     ends: I64
     firsts: I64
-    """Global row of the document in which the passage is kept."""
+    """Global row of the document in which the passage is kept, or its beginning."""
 
     def of(self, row: int) -> list[tuple[int, int, int]]:
         """Return (start, end, row of the document that keeps the passage) of each cut of a document."""

@@ -41,7 +41,7 @@ _FIRST_VALUES, _SECOND_VALUES = _byte_values(1), _byte_values(2)
 def repeated_substrings(
     corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig
 ) -> tuple[I64, I64, I64, I64]:
-    """Return (global rows, starts, ends, rows of the document that keeps the passage) of every cut, in order."""
+    """Return (global rows, starts, ends, rows of the document that keeps its beginning) of every cut, in order."""
     length = config.repeated_bytes
     assert length is not None
     passes = passes_within(int(corpus.sizes.sum()) * BYTES_PER_WINDOW, config.memory_bytes)
@@ -109,7 +109,10 @@ def _bitmap(values: U64) -> U8:
 
 
 def _join_windows(corpus: Corpus, rows: I64, places: I64, firsts: I64, length: int) -> tuple[I64, I64, I64, I64]:
-    """Join windows (by row and position) into passages, and snap these to lines."""
+    """Join windows (by row and position) into passages, and snap these to lines.
+
+    The windows of a passage may repeat several documents: named is the one that keeps the beginning of what is cut.
+    """
     is_first = np.ones(rows.size, np.bool_)
     is_first[1:] = (rows[1:] != rows[:-1]) | (places[1:] > places[:-1] + length)
     begins = np.flatnonzero(is_first)
@@ -124,7 +127,9 @@ def _join_windows(corpus: Corpus, rows: I64, places: I64, firsts: I64, length: i
             start, stop = begin + int(places[begins[index]]), begin + int(places[ends[index]]) + length
             start, stop = _snap_to_lines(data, begin, end, start, stop, length)
             if stop > start:
-                cuts.append((row, start - begin, stop - begin, int(firsts[begins[index]])))
+                windows = slice(begins[index], ends[index] + 1)
+                at = int(np.searchsorted(places[windows], start - begin, side="right")) - 1
+                cuts.append((row, start - begin, stop - begin, int(firsts[windows][at])))
     table = np.array(cuts, np.int64).reshape(-1, 4)
     return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
 

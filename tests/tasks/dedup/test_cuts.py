@@ -127,6 +127,17 @@ def test_passages_over_lines_are_cut_at_whole_lines(context, make_documents) -> 
     assert texts_of(result) == [first, "\n".join([prose(13), "c " + lines[0], lines[3] + " d", prose(14)])]
 
 
+def test_a_cut_names_the_document_that_keeps_its_beginning(context, make_documents) -> None:
+    """Two passages of different documents follow each other; the first ends within a line, so that it is not cut."""
+    of_first, of_second = prose(5, 40), prose(6, 60)
+    first, second = f"{prose(1, 120)} a{of_first}\nb", f"{prose(2, 90)}\n{of_second}\nc"
+    copy = f"{prose(3, 20)} d{of_first}\n{of_second}\ne"
+    result = build_dedup(context, make_documents([[("web", first), ("web", second), ("web", copy)]]), PASSAGES)
+    assert texts_of(result) == [first, second, copy.replace(f"{of_second}\n", "")]
+    (row,) = ledger_of(result)
+    assert row["evidence"]["survivor"] == result.table("documents").column("doc_id")[1].as_py().hex()
+
+
 def test_passages_end_at_character_borders(context, make_documents) -> None:
     # The characters around the passage share their first two bytes, which belong to the run of equal bytes.
     passage = "".join(chr(0x4E00 + 37 * i) for i in range(60))
