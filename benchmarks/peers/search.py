@@ -55,8 +55,8 @@ def words(texts: list[str], items: Path) -> Callable[[], object]:
 def numpy(texts: list[str], items: Path) -> Callable[[], object]:
     import numpy as np
 
-    from tasks.decontaminate.ngrams import BASE
     from tasks.decontaminate.normalize import fold_table, hash_words, max_words
+    from tasks.decontaminate.seeds import BASE
 
     data, offsets = buffers_of(texts)
     capacity, table = max_words(int(np.diff(offsets).max())), fold_table()

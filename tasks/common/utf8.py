@@ -4,6 +4,15 @@ import numpy as np
 
 from model.kernels import inlined_kernel, kernel
 
+FNV_BASIS = np.uint64(0xCBF29CE484222325)
+"""The offset basis of FNV-1a."""
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio, odd."""
+
+_FINISH = np.uint64(0xD6E8FEB86659FD93)
+_SHIFT32 = np.uint64(32)
+
 
 @inlined_kernel
 def decode(data, position):
@@ -22,6 +31,12 @@ def decode(data, position):
         return ((byte & 0x0F) << 12) | (second << 6) | third, position + 3
     fourth = np.int64(data[position + 3] & 0x3F)
     return ((byte & 0x07) << 18) | (second << 12) | (third << 6) | fourth, position + 4
+
+
+@inlined_kernel
+def finish_word(state):
+    """Return the hash of a word whose characters were hashed to `state`: all of its bits change the upper ones."""
+    return (state ^ (state >> _SHIFT32)) * _FINISH
 
 
 def byte_set(characters: str) -> np.ndarray:

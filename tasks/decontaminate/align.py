@@ -8,15 +8,8 @@ table has the columns of `Stretches`, with words of the document in place of byt
 import numpy as np
 
 from model.kernels import kernel
-from tasks.decontaminate.ngrams import (
-    CHARACTER_KIND,
-    CHARACTER_UNITS,
-    KIND,
-    WORD_UNITS,
-    odd_letters,
-    part_at,
-    same_word,
-)
+from tasks.decontaminate.ngrams import part_at
+from tasks.decontaminate.seeds import CHARACTER_KIND, CHARACTER_UNITS, KIND, WORD_UNITS, odd_letters, same_word
 
 HALF_WORDS = 9
 """Shared words from which on several short stretches may be a leak together."""

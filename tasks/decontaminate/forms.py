@@ -2,7 +2,7 @@
 
 from model.kernels import kernel
 from tasks.decontaminate.align import HALF_WORDS, mark
-from tasks.decontaminate.ngrams import CHARACTER_KIND, CHARACTER_UNITS, KIND, SHORT_SPAN, WORD_UNITS, units_of
+from tasks.decontaminate.seeds import CHARACTER_KIND, CHARACTER_UNITS, KIND, SHORT_SPAN, WORD_UNITS, units_of
 
 WHOLE, RUN, SIMILAR, HALF, SHORT, TOGETHER = range(1, 7)
 """How an item is shared, best first: a whole part; a run of `ngram` words; a part with changed words; half of the words

@@ -22,8 +22,9 @@ from tasks.common.groups import begins_group
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.forms import CHOICE_WORDS, HALF, RUN, SHORT, SIMILAR, TOGETHER, WHOLE
-from tasks.decontaminate.ngrams import I64, WORD_UNITS, ItemIndex, find_sorted, units_of
+from tasks.decontaminate.ngrams import ItemIndex, find_sorted
 from tasks.decontaminate.scan import Stretches
+from tasks.decontaminate.seeds import I64, WORD_UNITS, units_of
 
 LEAKED, CLEAN, UNMATCHABLE = "leaked", "clean", "unmatchable"
 FORMS = {RUN: "ngram", WHOLE: "verbatim", SIMILAR: "similar", HALF: "half", SHORT: "short", TOGETHER: "together"}

@@ -1,39 +1,42 @@
 """What to search for in documents: the words of every item, and an index of the short n-grams that lead to them.
 
-An item is the row of its parts: each field of its context, each choice, each answer. A seed is four words of five in a
-row (the third may differ), so that one changed word within seven leaves a seed on its other side or around it; in
-scripts without spaces, eight characters of nine. Items without a part that is long enough by itself, and contexts too
-short for such a seed, have seeds of three words, or six characters, as well. Numbers are equal in a seed, whatever
-their digits. Spaced seeds: Ma, Tromp and Li 2002, PatternHunter.
+An item is the row of its parts: each field of its context, each choice, each answer. Items without a part that is long
+enough by itself, and contexts too short for a long seed, have short seeds (`seeds`) as well.
 
 The index is a few arrays: hashes in order with the place of each in the words of all items, a directory by their first
 bits, and a bitmap that answers most probes. Nothing in it is a Python object of an n-gram or an item.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from model.kernels import kernel
-from tasks.artifacts.tables.columns import text_buffers
 from tasks.common.groups import begins_group
+from tasks.common.utf8 import GOLDEN
 from tasks.decontaminate.benchmarks import CHOICE, Item
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.decontaminate.normalize import CHARACTER, GOLDEN, NUMBER, fold_table, hash_words, max_words
+from tasks.decontaminate.seeds import (
+    CHARACTER_KIND,
+    I64,
+    KIND,
+    LONG_CHARACTERS,
+    LONG_SPAN,
+    NUMBER_KIND,
+    U32,
+    U64,
+    WORD_UNITS,
+    hash_texts,
+    join_pairs,
+    long_seed,
+    seeds_at,
+    short_seed,
+    units_of,
+)
 
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
-U32 = npt.NDArray[np.uint32]
-BASE = np.uint64(0xA0761D6478BD642F)
-WORD_UNITS, CHARACTER_UNITS = 3, 2
-"""Evidence is counted in thirds of a word, of which a character of a script without spaces has two."""
-
-LONG_SPAN, SHORT_SPAN = 5, 3
-_LONG_CHARACTERS, _SHORT_CHARACTERS = 9, 6
 _DENSE_WORDS, _LONG_WORDS = 20, 40
 """In parts of more words every second place has a seed, or every third; any 13 words contain several of them."""
 
@@ -43,12 +46,6 @@ _WORD_COUNTS, _FEW_ITEMS = 1 << 18, 1 << 12
 _BITMAP_BITS_PER_SEED = 12
 _BLOCK, _SIX_BITS = 6, np.uint64(63)
 _SEEDS_PER_BUCKET = 2
-_TINY = np.uint64(0x9FB21C651E98DF25)
-_LOW_BITS = np.uint64(3)
-KIND = np.uint32(3)
-"""Bits of a word that say whether it is a number, or a character of a script without spaces."""
-
-_NUMBER_KIND, CHARACTER_KIND = np.uint32(NUMBER), np.uint32(CHARACTER)
 
 
 class ItemIndex(NamedTuple):
@@ -97,7 +94,7 @@ class ItemIndex(NamedTuple):
         which words are usual: theirs count as in one of many.
         """
         words = np.unique(self.words[places])
-        words = words[words & KIND != _NUMBER_KIND]
+        words = words[words & KIND != NUMBER_KIND]
         items = self.word_items[(words >> np.uint32(2)) & np.uint32(self.word_items.size - 1)]
         return float(np.log2(max(self.items, _FEW_ITEMS) / np.maximum(items, 1)).sum())
 
@@ -108,7 +105,7 @@ class ItemIndex(NamedTuple):
 
     def seed_places(self, first: int, last: int) -> I64:
         """Return where in `seeds` the seeds within `words[first:last]` are, without those that are not there."""
-        long, tiny = _seeds_at(self.words[first:last])
+        long, tiny = seeds_at(self.words[first:last])
         places, is_there = find_sorted(self.seeds, np.concatenate([long, tiny]))
         return places[is_there]
 
@@ -170,29 +167,6 @@ def find_sorted(values: npt.NDArray[np.integer], sought: npt.NDArray[np.integer]
     return places, is_there
 
 
-def hash_texts(texts: Sequence[str]) -> tuple[U32, npt.NDArray[np.uint16], I64]:
-    """Return words and letters of all texts, as in `ItemIndex`, and how many words each text has."""
-    data, offsets = text_buffers(pa.array(texts, pa.large_string()))
-    capacity = max_words(int(np.diff(offsets).max(initial=0)))
-    buffers = (np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64))
-    counts = np.zeros(len(texts), np.int64)
-    found, letters = np.empty(max_words(int(offsets[-1])), np.uint32), np.empty(max_words(int(offsets[-1])), np.uint16)
-    filled = _hash_texts(data, offsets, fold_table(), *buffers, counts, found, letters)
-    return found[:filled].copy(), letters[:filled].copy(), counts
-
-
-@kernel
-def _hash_texts(data, offsets, table, words, starts, ends, counts, found, letters):
-    filled = 0
-    for text in range(counts.size):
-        counts[text] = hash_words(data, offsets[text], offsets[text + 1], table, words, starts, ends)
-        for word in range(counts[text]):
-            found[filled] = narrow(words[word])
-            letters[filled] = odd_letters(data, offsets[text] + starts[word], offsets[text] + ends[word])
-            filled += 1
-    return filled
-
-
 @kernel
 def _items_of_words(words, item_words):
     counts, last = np.zeros(_WORD_COUNTS, np.int32), np.full(_WORD_COUNTS, -1, np.int32)
@@ -202,110 +176,6 @@ def _items_of_words(words, item_words):
             counts[at] += last[at] != item
             last[at] = item
     return counts
-
-
-@kernel
-def odd_letters(data, start, end):
-    """Return which letters, of sixteen classes, the bytes have an odd number of; of ASCII without case."""
-    odd = np.uint16(0)
-    for at in range(start, end):
-        odd ^= np.uint16(1) << np.uint16(data[at] & 15)
-    return odd
-
-
-@kernel
-def narrow(word):
-    """Return a word's hash in 32 bits, with its kind in the lowest two."""
-    return np.uint32((word >> np.uint64(32)) & ~_LOW_BITS) | np.uint32(word & _LOW_BITS)
-
-
-@kernel
-def same_word(one, other):
-    """Return whether two words are equal, or both numbers."""
-    return one == other or (one & KIND == _NUMBER_KIND and other & KIND == _NUMBER_KIND)
-
-
-@kernel
-def seed_value(word):
-    """Return what a word is in a seed: itself, or the same for all numbers."""
-    return np.uint64(NUMBER) if word & KIND == _NUMBER_KIND else np.uint64(word)
-
-
-@kernel
-def long_seed(words, pairs, at, last):
-    """Return the hash of the long seed at `at` of words that end at `last`; 0 where it would be longer.
-
-    pairs[i] joins the values of the words i and i + 1.
-    """
-    if at + 1 < last and (words[at] & KIND == CHARACTER_KIND or words[at + 1] & KIND == CHARACTER_KIND):
-        if at + _LONG_CHARACTERS > last:
-            return np.uint64(0)
-        first = (pairs[at] * BASE + pairs[at + 2]) * BASE
-        return mixed((first + pairs[at + 5]) * BASE + pairs[at + 7])
-    if at + LONG_SPAN > last:
-        return np.uint64(0)
-    return spaced_long_seed(pairs, at)
-
-
-@kernel
-def short_seed(words, pairs, at, last):
-    """Return the hash of the short seed at `at`; 0 where it would be longer than the words."""
-    if at + 1 < last and (words[at] & KIND == CHARACTER_KIND or words[at + 1] & KIND == CHARACTER_KIND):
-        if at + _SHORT_CHARACTERS > last:
-            return np.uint64(0)
-        return mixed(((pairs[at] * BASE + pairs[at + 2]) * BASE + pairs[at + 4]) ^ _TINY)
-    if at + SHORT_SPAN > last:
-        return np.uint64(0)
-    return spaced_short_seed(words, pairs, at)
-
-
-@kernel
-def spaced_long_seed(pairs, at):
-    """Return the hash of a long seed of words with spaces between."""
-    return mixed(pairs[at] * BASE + pairs[at + 3])
-
-
-@kernel
-def spaced_short_seed(words, pairs, at):
-    """Return the hash of a short seed of words with spaces between."""
-    return mixed((pairs[at] * BASE + seed_value(words[at + 2])) ^ _TINY)
-
-
-@kernel
-def mixed(value):
-    """Return a hash whose first bits depend on all of `value`; never 0."""
-    value ^= value >> np.uint64(32)
-    return (value * GOLDEN) | np.uint64(1)
-
-
-@kernel
-def join_pairs(words, count, pairs):
-    """Write the joined values of each two neighbours."""
-    for at in range(count - 1):
-        pairs[at] = seed_value(words[at]) * GOLDEN + seed_value(words[at + 1])
-
-
-@kernel
-def units_of(word):
-    """Return the evidence that a word is, in thirds of a word; a number is none."""
-    kind = word & KIND
-    if kind == _NUMBER_KIND:
-        return 0
-    return CHARACTER_UNITS if kind == CHARACTER_KIND else WORD_UNITS
-
-
-def _seeds_at(words: U32) -> tuple[U64, U64]:
-    pairs = np.empty(max(1, words.size), np.uint64)
-    long, tiny = np.zeros(words.size, np.uint64), np.zeros(words.size, np.uint64)
-    _write_seeds(words, pairs, long, tiny)
-    return long[long > 0], tiny[tiny > 0]
-
-
-@kernel
-def _write_seeds(words, pairs, long, tiny):
-    join_pairs(words, words.size, pairs)
-    for at in range(words.size):
-        long[at], tiny[at] = long_seed(words, pairs, at, words.size), short_seed(words, pairs, at, words.size)
 
 
 def _all_seeds(
@@ -335,7 +205,7 @@ def _collect_seeds(words, part_first, part_choice, item_first, enough, pairs, sh
             longest = max(longest, units)
         for part in range(item_first[item], item_first[item + 1]):
             first, last = part_first[part], part_first[part + 1]
-            span = _LONG_CHARACTERS if _unspaced(words[first:last]) else LONG_SPAN
+            span = LONG_CHARACTERS if _unspaced(words[first:last]) else LONG_SPAN
             if short and longest >= enough and (part_choice[part] or last - first >= span):
                 continue
             here = words[first:last]
@@ -363,7 +233,7 @@ def _names_something(words, at):
     """Return whether at most half of the words of a seed are numbers."""
     numbers = 0
     for word in words[at : at + LONG_SPAN]:
-        numbers += word & KIND == _NUMBER_KIND
+        numbers += word & KIND == NUMBER_KIND
     return numbers <= 2
 
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from model.kernels import kernel
 from tasks.common.text import is_unspaced
-from tasks.common.utf8 import decode
+from tasks.common.utf8 import FNV_BASIS, GOLDEN, decode, finish_word
 
 _TABLE_SIZE = 0x30000
 _KIND_SHIFT = 28
@@ -41,14 +41,6 @@ ENTITIES = {
 }
 """Named HTML entities of one character, of 2 to 8 letters or digits -> the character."""
 
-_FNV_BASIS = np.uint64(0xCBF29CE484222325)
-"""The offset basis of FNV-1a."""
-
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 over the golden ratio, odd."""
-
-_FINISH = np.uint64(0xD6E8FEB86659FD93)
-_SHIFT32 = np.uint64(32)
 WORD, CHARACTER, NUMBER = range(3)
 _KIND, _CHARACTER_BIT, _NUMBER_BIT = np.uint64(3), np.uint64(CHARACTER), np.uint64(NUMBER)
 _ZERO, _NINE = ord("0") | (1 << _KIND_SHIFT), ord("9") | (1 << _KIND_SHIFT)
@@ -80,7 +72,7 @@ def hash_words(data, begin, end, table, hashes, starts, ends):
     entries, pool, entity_names, entity_codepoints = table
     count = 0
     digits = True
-    state = _FNV_BASIS
+    state = FNV_BASIS
     inside = False
     word_start = word_end = np.int64(0)
     position = begin
@@ -127,11 +119,11 @@ def hash_words(data, begin, end, table, hashes, starts, ends):
             if inside:
                 hashes[count], starts[count], ends[count] = _finish(state, digits), word_start - begin, word_end - begin
                 count += 1
-                state = _FNV_BASIS
+                state = FNV_BASIS
                 inside = False
                 digits = True
             if part_kind == CHARACTER_WORD:
-                hashes[count] = (_finish((_FNV_BASIS ^ np.uint64(entry)) * GOLDEN, False) & ~_KIND) | _CHARACTER_BIT
+                hashes[count] = (_finish((FNV_BASIS ^ np.uint64(entry)) * GOLDEN, False) & ~_KIND) | _CHARACTER_BIT
                 starts[count], ends[count] = start - begin, position - begin
                 count += 1
     if inside:
@@ -142,8 +134,7 @@ def hash_words(data, begin, end, table, hashes, starts, ends):
 
 @kernel
 def _finish(state, digits):
-    state ^= state >> _SHIFT32
-    return ((state * _FINISH) & ~_KIND) | (_NUMBER_BIT if digits else np.uint64(0))
+    return (finish_word(state) & ~_KIND) | (_NUMBER_BIT if digits else np.uint64(0))
 
 
 @kernel

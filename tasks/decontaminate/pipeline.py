@@ -42,11 +42,12 @@ from tasks.decontaminate.leaks import (
     measure_rarity,
     rarity_table,
 )
-from tasks.decontaminate.ngrams import I64, LONG_SPAN, ItemIndex, build_index
+from tasks.decontaminate.ngrams import ItemIndex, build_index
 from tasks.decontaminate.normalize import words_as_written
 from tasks.decontaminate.recall import choose_hosts, make_controls, measure_search
 from tasks.decontaminate.rewrite import Decisions, remaining_ngrams, rewrite_part
 from tasks.decontaminate.scan import Stretches, scan_texts
+from tasks.decontaminate.seeds import I64, LONG_SPAN
 
 LISTED_NGRAMS = 50
 

@@ -26,14 +26,15 @@ from tasks.artifacts.results import InjectedLeaks
 from tasks.artifacts.tables.columns import text_buffers
 from tasks.common.numeric import seed64, wilson_interval
 from tasks.common.text import is_unspaced
+from tasks.common.utf8 import GOLDEN
 from tasks.decontaminate.align import HALF_WORDS
 from tasks.decontaminate.benchmarks import CONTEXT, Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.forms import UNSPACED_HALF_CHARS
 from tasks.decontaminate.leaks import Rarity, find_leaks, is_stem
-from tasks.decontaminate.ngrams import CHARACTER_UNITS, I64, WORD_UNITS, ItemIndex
-from tasks.decontaminate.normalize import GOLDEN
+from tasks.decontaminate.ngrams import ItemIndex
 from tasks.decontaminate.scan import scan_texts
+from tasks.decontaminate.seeds import CHARACTER_UNITS, I64, WORD_UNITS
 
 MIN_BYTES, MAX_BYTES = 400, 12_000
 

@@ -26,7 +26,7 @@ from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.forms import HALF, RUN, SHORT, SIMILAR, TOGETHER, WHOLE
 from tasks.decontaminate.heldout import draw_number
 from tasks.decontaminate.leaks import FORMS, Region
-from tasks.decontaminate.ngrams import BASE, U64, hash_texts
+from tasks.decontaminate.seeds import BASE, U64, hash_texts
 
 STAGE = "decontaminate"
 NGRAM_OVERLAP = "ngram_overlap"

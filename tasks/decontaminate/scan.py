@@ -12,28 +12,27 @@ import numpy as np
 import numpy.typing as npt
 
 from model.kernels import kernel
+from tasks.common.utf8 import GOLDEN
 from tasks.decontaminate.align import align
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.forms import NEAR_WORDS, form_of
-from tasks.decontaminate.ngrams import (
+from tasks.decontaminate.ngrams import ItemIndex, part_at, seed_bits
+from tasks.decontaminate.normalize import fold_table, hash_words, max_words
+from tasks.decontaminate.seeds import (
     CHARACTER_KIND,
     CHARACTER_UNITS,
     I64,
     LONG_SPAN,
     SHORT_SPAN,
     WORD_UNITS,
-    ItemIndex,
     long_seed,
     narrow,
-    part_at,
     same_word,
-    seed_bits,
     seed_value,
     short_seed,
     spaced_long_seed,
     spaced_short_seed,
 )
-from tasks.decontaminate.normalize import GOLDEN, fold_table, hash_words, max_words
 
 _EQUAL_WORDS, _AROUND = 7, 16
 _FIRST_HITS, _FIRST_FOUND, _MOST_STRETCHES = 1 << 14, 1 << 14, 256

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from model.errors import Bug
 from model.kernels import kernel
 from tasks.common.text import is_unspaced
-from tasks.common.utf8 import decode
+from tasks.common.utf8 import FNV_BASIS, GOLDEN, decode, finish_word
 from tasks.dedup.licence_headers import body_start
 
 if TYPE_CHECKING:
@@ -49,13 +49,6 @@ CHARACTER_WORD = np.uint32(1 << 31)
 
 _FIRST_IDEOGRAPH, _LAST_IDEOGRAPH = 0x20000, 0x3FFFD
 
-_FNV_BASIS = np.uint64(0xCBF29CE484222325)
-"""The offset basis of FNV-1a."""
-
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 over the golden ratio, odd."""
-
-_WORD_FINISH = np.uint64(0xD6E8FEB86659FD93)
 ROLLING_BASE = np.uint64(0xA0761D6478BD642F)
 _FEW_WORDS = np.uint64(0xE7037ED1A0B428DB)
 _NO_WORDS = np.uint64(0x8EBC6AF09C88C6E3)
@@ -183,7 +176,7 @@ def hash_shingles(data, start, end, fold, width, words, shingles):
 def hash_words(data, start, end, fold, words):
     """Write the hash of each word of data[start:end] into `words`; returns how many there are."""
     count = 0
-    state = _FNV_BASIS
+    state = FNV_BASIS
     inside = False
     position = start
     while position < end:
@@ -199,23 +192,17 @@ def hash_words(data, start, end, fold, words):
             inside = True
             continue
         if inside:
-            words[count] = _mix_word(state)
+            words[count] = finish_word(state)
             count += 1
-            state = _FNV_BASIS
+            state = FNV_BASIS
             inside = False
         if folded != 0:
-            words[count] = _mix_word((_FNV_BASIS ^ np.uint64(folded)) * GOLDEN)
+            words[count] = finish_word((FNV_BASIS ^ np.uint64(folded)) * GOLDEN)
             count += 1
     if inside:
-        words[count] = _mix_word(state)
+        words[count] = finish_word(state)
         count += 1
     return count
-
-
-@kernel
-def _mix_word(state):
-    state ^= state >> _SHIFT32
-    return state * _WORD_FINISH
 
 
 @kernel

@@ -22,13 +22,13 @@ from tasks.artifacts.tables.map_parts import unit_name
 from tasks.artifacts.workspace import Workspace
 from tasks.common.groups import begins_group, first_of_group
 from tasks.common.numeric import seed64, wilson_interval
+from tasks.common.utf8 import GOLDEN
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.exact_lines import CutPlan
 from tasks.dedup.index import find_in_index, index_signatures
 from tasks.dedup.minhash import (
     CHARACTER_WORD,
-    GOLDEN,
     I64,
     U32,
     fold_table,

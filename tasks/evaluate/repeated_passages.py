@@ -15,15 +15,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from tasks.common.utf8 import GOLDEN
 from tasks.evaluate.scores import HeldoutRows
 
 PASSAGE_TOKENS = 16
 """About eight words, the passage by which PaLM was searched for benchmark text (Chowdhery et al. 2022, section 8)."""
 
 NEW, REPEATED = "new_bits_per_byte", "repeated_bits_per_byte"
-
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-"""Odd, so that the multiples of all powers of two differ; the golden ratio's bits."""
 
 
 def repeated_tokens(documents: Sequence[np.ndarray], rows: Iterable[np.ndarray]) -> list[np.ndarray]:
@@ -48,11 +46,11 @@ def repeated_tokens(documents: Sequence[np.ndarray], rows: Iterable[np.ndarray])
 def passage_hashes(tokens: np.ndarray) -> np.ndarray:
     """Return a hash of each PASSAGE_TOKENS tokens in a row along the last axis, u64[..., L - PASSAGE_TOKENS + 1]."""
     passages = max(0, tokens.shape[-1] - PASSAGE_TOKENS + 1)
-    mixed = (tokens.astype(np.uint64) + np.uint64(1)) * _FACTOR
+    mixed = (tokens.astype(np.uint64) + np.uint64(1)) * GOLDEN
     mixed ^= mixed >> np.uint64(29)
     hashes = np.zeros((*tokens.shape[:-1], passages), dtype=np.uint64)
     for offset in range(PASSAGE_TOKENS):
-        hashes *= _FACTOR
+        hashes *= GOLDEN
         hashes += mixed[..., offset : offset + passages]
     return hashes
 

@@ -25,7 +25,7 @@ EDITS = {
     ),
     "dedup": ("minhash.py", "    value *= _MURMUR64_MIX2\n", "    value *= _MURMUR64_MIX1\n"),
     "common": ("legacy_encodings.py", "total += costs[data[index]]", "total += costs[data[index] ^ 128]"),
-    "decontaminate": ("ngrams.py", "np.uint64(0xA0761D6478BD642F)", "np.uint64(0xA0761D6478BD6431)"),
+    "decontaminate": ("seeds.py", "np.uint64(0xA0761D6478BD642F)", "np.uint64(0xA0761D6478BD6431)"),
     "evaluate": ("ngram_baseline.py", "discounts[min(count, 3)]", "discounts[min(count, 2)]"),
     "tokenizer": ("bpe_kernel.py", "= rank_of[joined[index]]\n", "= -rank_of[joined[index]]\n"),
 }
