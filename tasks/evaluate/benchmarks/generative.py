@@ -17,7 +17,8 @@ from tasks.evaluate.benchmarks.prompts import Asked, Requester, Response
 from tasks.evaluate.config import Scoring
 from tasks.evaluate.scores import Measurement, mean_with_error
 
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
+_NUMBER = re.compile(r"(?:(?<![\w)])-)?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
+"""A hyphen after a letter, a digit or a bracket is no sign: `20-3`, `pages 3-5`, `COVID-19`."""
 
 BLEU_TOKENISERS = dict.fromkeys((*UNSEGMENTED_LANGUAGES, "ko"), "char") | dict.fromkeys(("zh", "yue", "wuu"), "zh")
 """sacrebleu's own tokeniser for Chinese; characters, which need no further package, for Korean and other scripts
