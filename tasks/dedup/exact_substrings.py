@@ -198,7 +198,8 @@ def _find_windows(data, offsets, rows, length, firsts, seconds, bases, repeated,
             low = buffer[index] & mask
             if not (seen[low >> np.uint64(3)] >> (low & np.uint64(7))) & np.uint8(1):
                 continue
-            if not _find(repeated, buffer[index]):
+            place = np.searchsorted(repeated, buffer[index])
+            if place == repeated.size or repeated[place] != buffer[index]:
                 continue
             if columns.shape[1]:
                 if not hashed:
@@ -210,18 +211,6 @@ def _find_windows(data, offsets, rows, length, firsts, seconds, bases, repeated,
                 columns[3, count] = np.uint64(index)
             count += 1
     return count
-
-
-@kernel
-def _find(sorted_values, value):
-    low, high = 0, sorted_values.size
-    while low < high:
-        middle = (low + high) // 2
-        if sorted_values[middle] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return low < sorted_values.size and sorted_values[low] == value
 
 
 @kernel

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from model.errors import InputError
 from model.kernels import kernel
+from tasks.common.groups import begins_group, first_of_group
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.minhash import I64, U32, U64, band_keys
@@ -115,39 +116,19 @@ def _number_buckets(keys, bits, earlier, count, of_rank, in_any):
 def exact_representatives(corpus: Corpus, order: U32) -> U32:
     """Return for each rank the first rank with the same text digest (itself where it is the first)."""
     bits = rank_bits(len(corpus))
+    mask = np.uint64((1 << bits) - 1)
     keys: U64 = np.ascontiguousarray(corpus.digests[:, :8]).view(np.uint64).reshape(-1)[order]
-    keys = (keys & ~np.uint64((1 << bits) - 1)) | np.arange(order.size, dtype=np.uint64)
+    keys = (keys & ~mask) | np.arange(order.size, dtype=np.uint64)
     keys.sort()
+    begins = np.append(begins_group(keys >> np.uint64(bits)), True)
+    # Whole digests are only compared where these bits are equal.
+    ranks = (keys[~(begins[:-1] & begins[1:])] & mask).astype(np.int64)
+    halves = np.asarray(corpus.digests)[order[ranks]].view(np.uint64)
+    by_digest = np.lexsort((ranks, halves[:, 1], halves[:, 0]))
+    ranks, halves = ranks[by_digest], halves[by_digest]
     representative = np.arange(order.size, dtype=np.uint32)
-    _first_of_digest(keys, bits, np.asarray(corpus.digests), order, representative)
+    representative[ranks] = ranks[first_of_group(begins_group(halves[:, 0], halves[:, 1]))]
     return representative
-
-
-@kernel
-def _first_of_digest(keys, bits, digests, row_of_rank, representative):
-    """Within each run of equal keys, point every rank at the first rank with the same whole digest."""
-    shift = np.uint64(bits)
-    mask = (np.uint64(1) << shift) - np.uint64(1)
-    begin = 0
-    while begin < keys.size:
-        end = begin + 1
-        while end < keys.size and (keys[end] >> shift) == (keys[begin] >> shift):
-            end += 1
-        for index in range(begin + 1, end):
-            mine = np.int64(keys[index] & mask)
-            for other in range(begin, index):
-                first = np.int64(keys[other] & mask)
-                if representative[first] != first:
-                    continue
-                equal = True
-                for byte in range(digests.shape[1]):
-                    if digests[row_of_rank[mine], byte] != digests[row_of_rank[first], byte]:
-                        equal = False
-                        break
-                if equal:
-                    representative[mine] = first
-                    break
-        begin = end
 
 
 def rank_bits(documents: int) -> int:

@@ -232,12 +232,6 @@ def fold_table() -> U32:
     return table
 
 
-def true_jaccard(first: U64, second: U64) -> float:
-    """Return |A and B| / |A or B| of two sorted shingle sets."""
-    common = int(np.intersect1d(first, second, assume_unique=True).size)
-    return common / (first.size + second.size - common)
-
-
 @functools.cache
 def empty_minhash(length: int, seed: int) -> "MinHash":
     """Return a `datasketch.MinHash` of no shingles under our scheme; copy it before an update."""

@@ -34,9 +34,8 @@ from tasks.dedup.minhash import (
     fold_table,
     shingle_sets,
     signatures_of,
-    true_jaccard,
 )
-from tasks.dedup.near_duplicates import DuplicateDecisions, min_agreement
+from tasks.dedup.near_duplicates import DuplicateDecisions, min_agreement, set_similarity
 
 MIN_BYTES, MAX_BYTES = 400, 12_000
 BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -130,7 +129,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 def _jaccard_of(first: str, second: str, width: int) -> float:
     data, offsets = text_buffers(pa.array([first, second], pa.large_string()))
     flat, lengths = shingle_sets(data, offsets, np.arange(2), width)
-    return true_jaccard(flat[: lengths[0]], flat[lengths[0] :])
+    return set_similarity(flat, 0, lengths[0], lengths[0], flat.size)
 
 
 def measure_recall(

@@ -348,6 +348,16 @@ def test_one_wrong_bit_in_one_signature_stops_the_build(
     assert not list((context.root / "artifacts" / "dedup").glob("*/manifest.json"))
 
 
+def test_digests_that_differ_in_their_last_byte_alone_are_others() -> None:
+    digests = np.zeros((6, 16), np.uint8)
+    digests[[1, 3], 15], digests[5, 0] = 1, 1
+    ids, nothing = np.zeros((6, 16), np.uint8), np.zeros(6, np.int32)
+    six = corpus.Corpus([], np.array([0, 6]), ids, digests, nothing.astype(np.int64), nothing, ["web"], [])
+    # By rank: the documents 5, 4, 3, 2, 1, 0.
+    found = lsh.exact_representatives(six, np.arange(6, dtype=np.uint32)[::-1].copy())
+    assert found.tolist() == [0, 1, 2, 1, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("module", "limit", "error"),
     [
