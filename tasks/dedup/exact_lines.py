@@ -140,11 +140,12 @@ def repeated_lines(corpus: Corpus, decisions: DuplicateDecisions, config: DedupC
 
     lines = int(corpus.sizes.sum()) // _TEXT_BYTES_PER_LINE
     passes = passes_within(lines * BYTES_PER_LINE, config.memory_bytes)
+    no_lines = (np.empty(0, np.uint64), *np.empty((3, 0), np.int64))
     found: list[np.ndarray] = []
     for number in range(passes):
         with ThreadPoolExecutor(config.threads) as pool:
-            of_parts = list(zip(*pool.map(functools.partial(of_part, number), corpus.own_parts), strict=True))
-        hashes, rows, starts, ends = (np.concatenate(column) for column in of_parts)
+            of_parts = [no_lines, *pool.map(functools.partial(of_part, number), corpus.own_parts)]
+        hashes, rows, starts, ends = map(np.concatenate, zip(*of_parts, strict=True))
         order = np.lexsort((starts, decisions.rank[rows], hashes))
         hashes, rows, starts, ends = hashes[order], rows[order], starts[order], ends[order]
         is_first = begins_group(hashes)

@@ -83,11 +83,11 @@ def find_duplicates(
 def keep_order(corpus: Corpus, config: DedupConfig) -> U32:
     """Return global rows in the order in which to keep them: earlier runs, source rank, longer, smaller doc_id."""
     last = max(config.priorities.values(), default=-1) + 1
-    ranks = np.array([config.priorities.get(name, last) for name in corpus.source_names], np.int64)
+    ranks = [config.priorities.get(name, last) for name in corpus.source_names]
+    places = np.array([sorted(set(ranks)).index(rank) for rank in ranks], np.int64)
     own = slice(corpus.earlier, None)
     longest = int(corpus.sizes.max(initial=0))
-    place = np.unique(ranks, return_inverse=True)[1][corpus.sources[own]] if ranks.size else np.empty(0, np.int64)
-    place = place.astype(np.int64) * (longest + 1) + (longest - corpus.sizes[own])
+    place = places[corpus.sources[own]] * (longest + 1) + (longest - corpus.sizes[own])
     ids = np.ascontiguousarray(corpus.doc_ids[own]).view(">u8").astype(np.uint64).reshape(-1, 2)
     order = np.arange(len(corpus), dtype=np.uint32)
     order[own] = np.lexsort((ids[:, 1], ids[:, 0], place)) + corpus.earlier

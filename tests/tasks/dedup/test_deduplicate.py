@@ -72,7 +72,13 @@ def test_equal_texts_leave_one_and_the_ledger_names_it(context: RunContext, make
 
 @pytest.mark.parametrize(
     ("asked", "stays"),
-    [({"web": 1, "books": 2}, "web"), ({"web": 2, "books": 1}, "books"), ({"web": 1}, "web"), ({"books": 1}, "books")],
+    [
+        ({"web": 1, "books": 2}, "web"),
+        ({"web": 2, "books": 1}, "books"),
+        ({"web": 1}, "web"),
+        ({"books": 1}, "books"),
+        ({"web": 2**70, "books": -(2**70)}, "books"),
+    ],
 )
 def test_the_source_of_the_smaller_priority_stays_as_the_reference_says(
     context: RunContext, make_documents: MakeDocuments, asked: dict[str, int], stays: str
@@ -304,6 +310,8 @@ def test_pure_entry_reports_conservation(tmp_path, make_documents: MakeDocuments
 
 def test_no_documents_at_all_are_no_duplicates(context: RunContext, make_documents: MakeDocuments) -> None:
     assert texts_of(build_dedup(context, make_documents([[]]), QUIET)) == []
+    cuts = DedupConfig(repeated_lines="line", repeated_bytes=100)
+    assert build_dedup(context, make_documents([]), cuts).rows("documents") == 0
 
 
 def test_a_set_ends_where_the_next_begins() -> None:
@@ -375,8 +383,7 @@ def test_more_documents_or_buckets_than_have_a_number_are_refused(
 
 
 def test_members_of_buckets_may_be_more_than_32_bits_can_number(tmp_path: Path) -> None:
-    """Three documents in one bucket, of which the last is a copy of the second; the files have holes in place of the
-    members before."""
+    """Of three documents in one bucket the last is a copy of the second; holes in the files are the members before."""
     used = 2**32 - 1
     member, following = (
         np.asarray(np.memmap(tmp_path / kind.__name__, kind, "w+", shape=(used + 2,))) for kind in (np.uint32, np.int64)
