@@ -2,7 +2,7 @@
 or left out.
 
 A document is (its text's bytes, where they begin in the buffer, and of each word its hash, first byte and end). A
-table has the columns of `Stretches`, with words of the document in place of bytes.
+table has the columns of `Stretches`, with words of the document in place of bytes; `scan` fills the first four in.
 """
 
 import numpy as np
@@ -13,6 +13,10 @@ from tasks.decontaminate.seeds import CHARACTER_KIND, CHARACTER_UNITS, KIND, WOR
 
 HALF_WORDS = 9
 """Shared words from which on several short stretches may be a leak together."""
+
+PART, FIRST, LAST, START, END, LONGEST, UNITS = range(4, 11)
+"""Columns of a table: the part of an item, its first shared word and the end, those of the document, the most words in
+a row that are equal, and the units shared."""
 
 _LOW_HALF = 0xFFFFFFFF
 _TYPO_BITS, _TYPO_BYTES = 2, 4
@@ -34,7 +38,7 @@ def align(document, count, match, index, origin, posts, stamps, table):
         known = found == table.shape[0]
         for other in range(max(0, found - 8), found):
             known |= (
-                table[other, 7] <= word < table[other, 8] and table[other, 5] <= place < table[other, 6]
+                table[other, START] <= word < table[other, END] and table[other, FIRST] <= place < table[other, LAST]
             )  # a seed within a stretch
         if known:
             continue
@@ -50,9 +54,9 @@ def align(document, count, match, index, origin, posts, stamps, table):
         if length < _KEPT_WORDS * WORD_UNITS and length < _KEPT_SHARE * unit * (high - low):
             continue
         units = mark(document, item_words, letters, first_word + 1, last_word, first + 1, last, origin, match, stamps)
-        table[found, 4], table[found, 5], table[found, 6] = part, first + 1, last
-        table[found, 7], table[found, 8] = first_word + 1, last_word
-        table[found, 9], table[found, 10] = run, units
+        table[found, PART], table[found, FIRST], table[found, LAST] = part, first + 1, last
+        table[found, START], table[found, END] = first_word + 1, last_word
+        table[found, LONGEST], table[found, UNITS] = run, units
         found += 1
         total += units
         large |= length >= _KEPT_SHARE * unit * (high - low)

@@ -1,7 +1,7 @@
 """How the aligned stretches of a match share an item: as a whole, in part, with changed words, or not enough."""
 
 from model.kernels import kernel
-from tasks.decontaminate.align import HALF_WORDS, mark
+from tasks.decontaminate.align import END, FIRST, HALF_WORDS, LAST, LONGEST, PART, START, UNITS, mark
 from tasks.decontaminate.seeds import CHARACTER_KIND, CHARACTER_UNITS, KIND, SHORT_SPAN, WORD_UNITS, units_of
 
 WHOLE, RUN, SIMILAR, HALF, SHORT, TOGETHER = range(1, 7)
@@ -41,11 +41,9 @@ def form_of(document, count, item, index, limits, similar_share, origin, match, 
     for part in range(item_first[item], item_first[item + 1]):
         contexts += not part_choice[part]
     for at in range(found):
-        size = part_first[table[at, 4] + 1] - part_first[table[at, 4]]
-        near |= 4 * (table[at, 6] - table[at, 5]) >= 3 * size
-    low_word, high_word = table[0, 7], table[0, 8]
-    for at in range(found):
-        low_word, high_word = min(low_word, table[at, 7]), max(high_word, table[at, 8])
+        size = part_first[table[at, PART] + 1] - part_first[table[at, PART]]
+        near |= 4 * (table[at, LAST] - table[at, FIRST]) >= 3 * size
+    low_word, high_word = table[:found, START].min(), table[:found, END].max()
     form = 0
     seen_parts = seen_contexts = seen_units = 0
     for part in range(item_first[item], item_first[item + 1]):
@@ -59,9 +57,9 @@ def form_of(document, count, item, index, limits, similar_share, origin, match, 
         if near and held < share * whole and last - first <= _SHORT_PART and found < table.shape[0]:
             at = _find_near(words, count, item_words, first, last, low_word, high_word)
             if at >= 0:
-                table[found, 4], table[found, 5], table[found, 6] = part, first, last
-                table[found, 7], table[found, 8], table[found, 9] = at, at + last - first, last - first
-                table[found, 10] = mark(
+                table[found, PART], table[found, FIRST], table[found, LAST] = part, first, last
+                table[found, START], table[found, END], table[found, LONGEST] = at, at + last - first, last - first
+                table[found, UNITS] = mark(
                     document, item_words, letters, at, at + last - first, first, last, origin, match, stamps
                 )
                 found += 1
@@ -86,7 +84,7 @@ def form_of(document, count, item, index, limits, similar_share, origin, match, 
             here = RUN if here != WHOLE else WHOLE
         if here == 0 and not unspaced:
             for at in range(found):
-                if table[at, 4] == part and table[at, 10] >= run_units + LONGER_WORDS * WORD_UNITS:
+                if table[at, PART] == part and table[at, UNITS] >= run_units + LONGER_WORDS * WORD_UNITS:
                     here = SIMILAR
         if here == 0 and not choice:
             if unspaced:
@@ -111,10 +109,10 @@ def _longest_run(table, part, unspaced, ngram):
     """Return the most words in a row that a part shares; in a script without spaces over gaps of up to `ngram`."""
     longest = chain = last_word = 0
     for at in range(table.shape[0]):
-        if table[at, 4] != part or (unspaced and table[at, 9] < ngram):
+        if table[at, PART] != part or (unspaced and table[at, LONGEST] < ngram):
             continue
-        chain = table[at, 9] + (chain if unspaced and table[at, 7] - last_word <= ngram else 0)
-        last_word = table[at, 8]
+        chain = table[at, LONGEST] + (chain if unspaced and table[at, START] - last_word <= ngram else 0)
+        last_word = table[at, END]
         longest = max(longest, chain)
     return longest
 

@@ -64,16 +64,11 @@ class Rarity:
 
     def weights(self, seeds: I64) -> npt.NDArray[np.float64]:
         """Return the evidence of seeds: 1 in one document, 0 in more than `limit`, in between by the logarithm."""
-        documents = self.counts(seeds)
+        at, is_there = find_sorted(self.seeds, seeds)
+        documents = np.zeros(seeds.size, np.int64)
+        documents[is_there] = self.documents[at[is_there]]
         weights = 1.0 - np.log(np.maximum(documents, 1)) / np.log(self.limit + 1.0)
         return np.where(documents > 0, np.maximum(weights, 0.0), 0.0)
-
-    def counts(self, seeds: I64) -> I64:
-        """Return the documents that hold each of `seeds`."""
-        at, is_there = find_sorted(self.seeds, seeds)
-        counts = np.zeros(seeds.size, np.int64)
-        counts[is_there] = self.documents[at[is_there]]
-        return counts
 
     def with_seen(self, seeds: I64) -> "Rarity":
         """Return the table with `seeds` in one document where they were in none."""

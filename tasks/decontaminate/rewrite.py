@@ -175,8 +175,8 @@ def _count_remaining(
         for width in grams.keys() - held.keys():
             held[width] = np.concatenate([_ngram_hashes(piece, width) for piece in pieces])
         key = f"{doc_id.hex()}/{number}"
-        found[key] = sum(np.isin(np.unique(np.concatenate(of)), held[width]).sum() for width, of in grams.items())
-    return {key: int(count) for key, count in found.items()}
+        found[key] = sum(int(np.isin(np.unique(np.concatenate(of)), held[w]).sum()) for w, of in grams.items())
+    return found
 
 
 def _ngram_hashes(words: npt.NDArray[np.uint32], width: int) -> U64:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from model.kernels import kernel
 from tasks.common.utf8 import GOLDEN
-from tasks.decontaminate.align import align
+from tasks.decontaminate.align import END, PART, START, align
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.forms import NEAR_WORDS, form_of
 from tasks.decontaminate.ngrams import ItemIndex, part_at, seed_bits
@@ -299,6 +299,6 @@ def _match(
         for column in range(len(_COLUMNS)):
             out[column, at] = table[at, column]
         out[0, at], out[1, at], out[2, at], out[3, at] = row, item, match, form
-        out[4, at] = table[at, 4] - index.item_first[item]
-        out[7, at], out[8, at] = starts[table[at, 7]], ends[table[at, 8] - 1]
+        out[PART, at] = table[at, PART] - index.item_first[item]
+        out[START, at], out[END, at] = starts[table[at, START]], ends[table[at, END] - 1]
     return found

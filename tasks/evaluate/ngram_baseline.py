@@ -21,7 +21,7 @@ themselves, positions are in the order of their contexts.
 Shapes: N tokens of the stream, T of them read (they come first), H = N - T tokens to be scored, P positions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +42,6 @@ from tasks.tokenizer.base import Tokenizer
 
 PREFIX = "5gram_"
 METRIC = f"{PREFIX}bits_per_byte"
-ROWS = 4096
-"""Rows whose passages are hashed at once."""
 MAX_ORDER = 5
 """Tokens of the longest n-grams."""
 FALLBACK_DISCOUNTS = (0.0, 0.5, 1.0, 1.5)
@@ -114,16 +112,12 @@ def ngram_scores(
 
 
 def repeated_in_training(
-    tokenizer: Tokenizer, sources: Sequence[EncodedSource], sequences: Artifact, most_tokens: int
+    sources: Sequence[EncodedSource], sequences: Artifact, most_tokens: int
 ) -> dict[str, list[np.ndarray]]:
     """Return `repeated_tokens` of held-out texts by source, for the rows on which the 5-gram is counted."""
     tables = [read_table(path) for path in sequences.files("sequences")]
-    read, _ = read_rows(tables, sequences.table("order"), tokenizer, most_tokens)
-    length = tables[0].schema.field("tokens").type.list_size
-    rows = (
-        read.tokens[at : at + length * ROWS].reshape(-1, length) for at in range(0, len(read.tokens), length * ROWS)
-    )
-    found = iter(repeated_tokens([ids for source in sources for ids in source.ids], rows))
+    rows, _ = _rows_that_are_read(tables, sequences.table("order"), most_tokens)
+    found = iter(repeated_tokens([ids for source in sources for ids in source.ids], _tokens_of(tables, rows)))
     return {source.name: [next(found) for _ in source.ids] for source in sources}
 
 
@@ -131,20 +125,29 @@ def read_rows(
     tables: Sequence[pa.Table], order: pa.Table, tokenizer: Tokenizer, most_tokens: int
 ) -> tuple[TokenStream, int]:
     """Return the rows of SEQUENCES that ORDER reads, each once, and how many rows beyond `most_tokens` are left out."""
+    rows, left_out = _rows_that_are_read(tables, order, most_tokens)
+    tokens = np.concatenate(list(_tokens_of(tables, rows)))
+    begins = np.zeros(tokens.shape, dtype=np.bool_)
+    begins[:, 0] = True
+    stream = TokenStream(tokens.reshape(-1), begins.reshape(-1), ~_padding(tokens, tokenizer).reshape(-1))
+    return stream, left_out
+
+
+def _rows_that_are_read(tables: Sequence[pa.Table], order: pa.Table, most_tokens: int) -> tuple[np.ndarray, int]:
+    """Return the rows that ORDER reads first, ascending, and how many it reads beyond `most_tokens`."""
     first_reads = order.column("row").to_numpy()[order.column("epoch").to_numpy() == 0]
     length = tables[0].schema.field("tokens").type.list_size
-    wanted = np.sort(first_reads[: max(1, most_tokens // length)])
-    parts = [np.zeros((0, length), dtype=np.uint32)]
+    rows = np.sort(first_reads[: max(1, most_tokens // length)])
+    return rows, len(first_reads) - len(rows)
+
+
+def _tokens_of(tables: Sequence[pa.Table], wanted: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the tokens of the rows `wanted`, ascending, u32[rows, length], batch by batch."""
     for table in tables:
         for batch in table.to_batches():
             rows = batch.column("row").to_numpy()
             mine = wanted[np.searchsorted(wanted, rows[0]) : np.searchsorted(wanted, rows[-1], side="right")] - rows[0]
-            parts.append(token_rows(batch)[mine].astype(np.uint32))
-    tokens = np.concatenate(parts)
-    begins = np.zeros(tokens.shape, dtype=np.bool_)
-    begins[:, 0] = True
-    stream = TokenStream(tokens.reshape(-1), begins.reshape(-1), ~_padding(tokens, tokenizer).reshape(-1))
-    return stream, len(first_reads) - len(wanted)
+            yield token_rows(batch)[mine].astype(np.uint32)
 
 
 def _padding(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:

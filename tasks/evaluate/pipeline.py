@@ -153,7 +153,7 @@ def _repeated(
     does not predict next tokens."""
     if not sources or not isinstance(trained.network, GPT):
         return None
-    return repeated_in_training(trained.tokenizer, sources, trained.sequences, config.ngram_tokens)
+    return repeated_in_training(sources, trained.sequences, config.ngram_tokens)
 
 
 def _score_objective(trained: TrainedModel, sources: Sequence[EncodedSource], config: EvaluateConfig) -> Scores:
