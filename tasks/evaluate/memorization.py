@@ -77,9 +77,10 @@ def check_generated_text(
     written = _generate(network, tokenizer, prompts, config)
     kept = [(prompt, ids) for prompt, ids in zip(prompts, written, strict=True) if ids]
     found = longest_overlaps([ids for _, ids in kept], _read_rows(sequences))
+    documents = _find_documents(tokenizer, sequences, found)
     lines = [
-        _overlap_row(tokenizer, sequences, prompt, ids, overlap)
-        for (prompt, ids), overlap in zip(kept, found, strict=True)
+        _overlap_row(tokenizer, prompt, ids, overlap, document)
+        for (prompt, ids), overlap, document in zip(kept, found, documents, strict=True)
     ]
     return _score_rows(tokenizer, [ids for _, ids in kept], [one.tokens for one in found], config), lines
 
@@ -105,10 +106,9 @@ def _read_rows(sequences: Artifact) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _overlap_row(
-    tokenizer: Tokenizer, sequences: Artifact, prompt: str, ids: Sequence[int], overlap: Overlap
+    tokenizer: Tokenizer, prompt: str, ids: Sequence[int], overlap: Overlap, document: dict[str, Any]
 ) -> dict[str, Any]:
     shared = ids[overlap.begin : overlap.begin + overlap.tokens]
-    place = _find_document(tokenizer, sequences, overlap) if overlap.tokens else {}
     return {
         "prompt": prompt,
         "text": tokenizer.decode_following(ids),
@@ -116,32 +116,40 @@ def _overlap_row(
         "shared_tokens": overlap.tokens,
         "shared_text": tokenizer.decode_following(shared),
         "row": overlap.row if overlap.tokens else None,
-        **place,
+        **document,
     }
 
 
-def _find_document(tokenizer: Tokenizer, sequences: Artifact, overlap: Overlap) -> dict[str, Any]:
-    """Return the document at the beginning of the run, and the bytes of it that the run covers."""
-    for path in sequences.files("spans"):
-        table = read_table(path)
-        for span in table.filter(pc.equal(table.column("row"), overlap.row)).to_pylist():
-            first, past = span["tok_start"], span["tok_start"] + span["tok_len"]
-            if first <= overlap.place < past:
-                lengths = tokenizer.piece_lengths[_row_tokens(sequences, overlap.row)]
-                # Counted back from the end: the first token of a text may begin with a space that the text lacks.
-                start = span["end"] - int(lengths[overlap.place : past].sum())
-                end = span["end"] - int(lengths[overlap.place + overlap.tokens : past].sum())
-                bytes_ = {"start": max(start, span["start"]), "end": max(end, span["start"])}
-                return {"doc_id": span["doc_id"], "piece": span["piece"], **bytes_}
-    return {}
-
-
-def _row_tokens(sequences: Artifact, row: int) -> np.ndarray:
+def _find_documents(tokenizer: Tokenizer, sequences: Artifact, overlaps: Sequence[Overlap]) -> list[dict[str, Any]]:
+    """Return the document at the beginning of each run, and the bytes of it that the run covers; nothing of padding, or
+    where there is no run."""
+    rows = pa.array([overlap.row for overlap in overlaps], pa.int64())
+    spans: dict[int, list[dict[str, Any]]] = {}
+    for table in map(read_table, sequences.files("spans")):
+        for span in table.filter(pc.is_in(table.column("row"), value_set=rows)).to_pylist():
+            spans.setdefault(span["row"], []).append(span)
+    lengths: dict[int, np.ndarray] = {}
     for numbers, tokens in _read_rows(sequences):
-        at = int(np.searchsorted(numbers, row))
-        if at < len(numbers) and numbers[at] == row:
-            return tokens[at].astype(np.int64)
-    raise AssertionError(f"row {row} is missing, although it was read before")
+        for at in np.flatnonzero(np.isin(numbers, rows)).tolist():
+            lengths[int(numbers[at])] = tokenizer.piece_lengths[tokens[at].astype(np.int64)]
+    return [
+        next((_covered(span, lengths[row], one) for span in spans.get(row, ()) if _begins_within(span, one)), {})
+        for row, one in zip(rows.to_pylist(), overlaps, strict=True)
+    ]
+
+
+def _begins_within(span: dict[str, Any], overlap: Overlap) -> bool:
+    return span["tok_start"] <= overlap.place < span["tok_start"] + span["tok_len"]
+
+
+def _covered(span: dict[str, Any], lengths: np.ndarray, overlap: Overlap) -> dict[str, Any]:
+    """Return the document of a segment, and the bytes that a run covers, by the `lengths` of its row's tokens."""
+    past = span["tok_start"] + span["tok_len"]
+    # Counted back from the end: the first token of a text may begin with a space that the text lacks.
+    start = span["end"] - int(lengths[overlap.place : past].sum())
+    end = span["end"] - int(lengths[overlap.place + overlap.tokens : past].sum())
+    bytes_ = {"start": max(start, span["start"]), "end": max(end, span["start"])}
+    return {"doc_id": span["doc_id"], "piece": span["piece"], **bytes_}
 
 
 def _score_rows(

@@ -11,7 +11,7 @@ from tasks.artifacts.tables.columns import token_rows
 from tasks.artifacts.tables.files import read_table
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
-from tasks.evaluate.memorization import Overlap, _find_document, invalid_bytes, longest_overlaps, repeated_share
+from tasks.evaluate.memorization import Overlap, _find_documents, invalid_bytes, longest_overlaps, repeated_share
 from tasks.tokenizer.model_file import read_model, write_model
 from tasks.tokenizer.open import open_tokenizer
 from tasks.vocab.config import VocabConfig
@@ -82,12 +82,12 @@ def test_the_bytes_of_a_run_are_those_of_its_document(context, make_documents, t
     rows = np.concatenate(
         [token_rows(batch) for path in sequences.files("sequences") for batch in read_table(path).to_batches()]
     )
-    for row in range(5):
-        for place in range(60):
-            run = rows[row, place : place + 3].tolist()
-            if tokenizer.eos in run:
-                continue
-            found = _find_document(tokenizer, sequences, Overlap(3, 0, row, place))
+    runs = [Overlap(3, 0, row, place) for row in range(5) for place in range(60)]
+    *documents, nothing = _find_documents(tokenizer, sequences, [*runs, Overlap(0)])
+    assert nothing == {}
+    for one, found in zip(runs, documents, strict=True):
+        run = rows[one.row, one.place : one.place + 3].tolist()
+        if tokenizer.eos not in run:
             text = tokenizer.decode_following(run).encode()
             assert read[found["doc_id"]][found["start"] : found["end"]] in (text, text.removeprefix(b" "))
 
