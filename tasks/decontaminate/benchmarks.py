@@ -274,7 +274,7 @@ def _answer(where: str, answer: Any, choices: tuple[str, ...]) -> str:
         index = answer
     elif answer in choices:
         index = choices.index(answer)
-    elif answer.isascii() and answer.isdigit():
+    elif answer.isascii() and answer.isdigit() and len(answer) < 10:  # `int` refuses thousands of digits
         index = int(answer)
     else:
         index = ascii_uppercase.find(answer.upper()) if len(answer) == 1 else -1

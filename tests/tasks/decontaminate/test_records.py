@@ -43,6 +43,13 @@ def test_values_in_lists_of_objects_are_lists() -> None:
         ),
         ("a.jsonl", '{"id": "1", "question": "?", "answer": "a", "choices": "abc"}', {}, "a str under `choices`"),
         ("a.jsonl", '{"id": "1", "question": "?", "answer": "a", "choices": 4}', {}, "a int under"),
+        pytest.param(
+            "a.jsonl",
+            f'{{"id": "1", "question": "?", "answer": "{"1" * 5000}", "choices": ["a", "b"]}}',
+            {},
+            "none of its 2 choices",
+            id="long answer",
+        ),
         ("a.json", '{"data": []}', {"each": "data"}, "holds no items"),
         ("a.jsonl", '{"id": "1", "question": "?", "answer": []}', {}, "an empty list of answers"),
         ("a.jsonl", '{"id": "1", "question": "?", "answer": "2"}', {"labels": {"1": "yes"}}, "answers '2'"),
