@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from model.errors import InputError
 from model.kernels import kernel
 from tasks.common.groups import begins_group
 from tasks.common.utf8 import GOLDEN
@@ -39,6 +40,9 @@ from tasks.decontaminate.seeds import (
 
 _DENSE_WORDS, _LONG_WORDS = 20, 40
 """In parts of more words every second place has a seed, or every third; any 13 words contain several of them."""
+
+MOST_WORDS = 1 << 30
+"""Twice the place of a word, and one bit, are a number of 32 bits with a sign."""
 
 SMALL_PART = 12
 _ITEMS_AT_ONCE = 20_000
@@ -111,7 +115,7 @@ class ItemIndex(NamedTuple):
 
 
 def build_index(items: Iterable[Item], config: DecontaminateConfig) -> ItemIndex:
-    """Build the index of `items`, in batches; about 30 bytes a word."""
+    """Build the index of `items`, in batches; about 30 bytes a word. Raises InputError for more than `MOST_WORDS`."""
     words, letters, lengths = [np.empty(0, np.uint32)], [np.empty(0, np.uint16)], [np.empty(0, np.int64)]
     characters, choice, counts = [np.empty(0, np.int32)], [np.empty(0, np.bool_)], [0]
     remaining = iter(items)
@@ -125,6 +129,11 @@ def build_index(items: Iterable[Item], config: DecontaminateConfig) -> ItemIndex
         letters.append(lettered)
         lengths.append(sizes)
     all_words = np.concatenate(words)
+    if all_words.size > MOST_WORDS:
+        raise InputError(
+            f"decontaminate.benchmarks: the items have {all_words.size:,} words, and at most {MOST_WORDS:,} can be"
+            f" searched for at once. Name fewer benchmarks, and those left out in a run of their own."
+        )
     part_first = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
     item_first = np.cumsum(counts).astype(np.int64)
     part_choice = np.concatenate(choice)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.errors import InputError
 from tasks.artifacts.tables.columns import text_buffers
-from tasks.decontaminate import scan
+from tasks.decontaminate import ngrams, scan
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.leaks import Region, find_leaks, matchable_items, measure_rarity
@@ -240,3 +241,11 @@ def test_a_word_of_one_item_in_32768_has_fifteen_bits_and_a_number_none() -> Non
     assert 13.5 < shared < 14
     assert every == pytest.approx(0, abs=0.01)
     assert digits == 0
+
+
+def test_items_of_more_words_than_have_a_place_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = build_index([item(QUESTION)], CONFIG).words.size
+    monkeypatch.setattr(ngrams, "MOST_WORDS", count)
+    assert build_index([item(QUESTION)], CONFIG).words.size == count
+    with pytest.raises(InputError, match=f"have {2 * count} words, and at most {count} can be searched for at once"):
+        build_index([item(QUESTION), item(QUESTION, 1)], CONFIG)
