@@ -194,7 +194,7 @@ def _sign_part(config: DedupConfig, scratch: Workspace, index: int, source_part:
     if isinstance(source_part, CurrentPart):
         signatures, facts = _sign_current_part(source_part, config)
     else:
-        table = source_part.index()
+        table = source_part.index(["doc_id", "text_digest"])
         signatures = source_part.signatures(config)
         facts = {
             "rows": np.int64(table.num_rows),

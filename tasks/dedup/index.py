@@ -47,14 +47,13 @@ class EarlierPart:
     uncut: Path | None
     """Whole texts of documents that were cut after they had been compared."""
 
-    def index(self) -> pa.Table:
-        """Return INDEX rows."""
-        return read_table(self.index_file)
+    def index(self, columns: Sequence[str]) -> pa.Table:
+        """Return columns of the INDEX rows."""
+        return read_table(self.index_file, columns)
 
     def signatures(self, config: DedupConfig) -> U32:
         """Return the (rows, signature length) matrix of all documents; those that INDEX lacks are made from texts."""
-        table = self.index()
-        signatures, is_stored = index_signatures(table)
+        signatures, is_stored = index_signatures(self.index(["signature"]))
         missing = np.flatnonzero(~is_stored)
         if missing.size:
             signatures[missing] = _signed(self.texts().take(pa.array(missing)), config)
@@ -63,7 +62,7 @@ class EarlierPart:
     def texts(self) -> pa.LargeStringArray:
         """Return the texts that the signatures of `index` belong to."""
         table = read_table(self.documents, ["doc_id", "text"])
-        if not table.column("doc_id").equals(self.index().column("doc_id")):
+        if not table.column("doc_id").equals(self.index(["doc_id"]).column("doc_id")):
             raise IntegrityError(
                 f"{self.documents} and {self.index_file.name} do not contain the same documents in the same order"
             )
@@ -119,7 +118,7 @@ def _check_signatures(part: EarlierPart, config: DedupConfig) -> bool:
     """Sign some documents again: the code or the Unicode database may have changed since they were signed.
 
     Returns whether there were any signatures to compare."""
-    signatures, is_stored = index_signatures(part.index())
+    signatures, is_stored = index_signatures(part.index(["signature"]))
     rows = np.flatnonzero(is_stored)[:SIGNATURES_CHECKED]
     if rows.size and not np.array_equal(_signed(part.texts().take(pa.array(rows)), config), signatures[rows]):
         raise InputError(
@@ -194,7 +193,7 @@ def datasketch_index(dedup: Artifact) -> "MinHashLSH":
     empty = empty_minhash(config.signature_length, config.permutation_seed)
     with lsh.insertion_session() as session:
         for part in _parts_of(dedup):
-            for doc_id, signature in zip(part.index().column("doc_id"), part.signatures(config), strict=True):
+            for doc_id, signature in zip(part.index(["doc_id"]).column("doc_id"), part.signatures(config), strict=True):
                 minhash = empty.copy()
                 minhash.hashvalues = signature
                 session.insert(doc_id.as_py().hex(), minhash)

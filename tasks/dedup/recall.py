@@ -213,6 +213,6 @@ def _index_parts(corpus: Corpus, workspace: Workspace, kept: Sequence[I64]) -> I
             yield signatures
         else:
             name = table_file_name("index", unit_name(part - corpus.earlier_parts))
-            found, is_stored = index_signatures(read_table(workspace.file(name)))
+            found, is_stored = index_signatures(read_table(workspace.file(name), ["signature"]))
             found[~is_stored] = signatures[kept[part][~is_stored] - corpus.first_row[part]]
             yield found

@@ -185,9 +185,9 @@ def test_signatures_that_this_version_would_not_make_are_refused(context, make_d
     old = build_dedup(context, documents, QUIET)
     plain = EarlierPart.index
 
-    def of_another_version(self: EarlierPart):
-        table = plain(self)
-        return table.set_column(2, table.schema.field(2), table.column(2).take([1, 0]))
+    def of_another_version(self: EarlierPart, columns: Sequence[str]):
+        table = plain(self, columns)
+        return table.take([1, 0]) if columns == ["signature"] else table
 
     monkeypatch.setattr(EarlierPart, "index", of_another_version)
     with pytest.raises(InputError, match="does not make of the same texts"):
