@@ -57,13 +57,17 @@ class Item:
 
 
 def delimiter(context: str, choice: str, lang: str | None) -> str:
-    """Return what separates context and choice: a space in scripts with spaces, else nothing."""
+    """Return what separates context and choice: a space in scripts with spaces, else nothing.
+
+    Without a language the script is that of the first letter of the choice, or of the last one of the context where the
+    choice has none (`42`).
+    """
     if not context or not choice or context[-1].isspace() or choice[0].isspace():
         return ""
     if lang is not None:
         return "" if lang.partition("-")[0].lower() in UNSEGMENTED_LANGUAGES else " "
-    script = unicodedata.name(choice[0], "")
-    return "" if script.startswith(UNSEGMENTED_SCRIPTS) else " "
+    letter = next(filter(str.isalpha, choice + context[::-1]), " ")
+    return "" if unicodedata.name(letter, "").startswith(UNSEGMENTED_SCRIPTS) else " "
 
 
 def items_of(table: pa.Table, benchmark: str) -> list[Item]:

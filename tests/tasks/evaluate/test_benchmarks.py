@@ -197,6 +197,11 @@ def test_an_answer_is_spelled_when_the_likeliest_tokens_are_its_own(tokenizer):
         ("是吗？", "是", "zh-Hans", ""),
         ("是吗？", "是", None, ""),
         ("Is it?", "yes", None, " "),
+        ("作者是", "《红楼梦》的", None, ""),
+        ("一共有几个？", "42", None, ""),
+        ("How many?", "42", None, " "),
+        ("Who said it?", "“Nobody.”", None, " "),
+        ("1 + 1 =", "2", None, " "),
     ],
 )
 def test_a_blank_is_before_the_answer_only_in_scripts_with_blanks(context, choice, lang, expected):
