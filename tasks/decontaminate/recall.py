@@ -65,7 +65,8 @@ _WORD = re.compile(f"[{_UNSEGMENTED}]|[^\\W_{_UNSEGMENTED}]+")
 _ATOM = re.compile(f"[{_UNSEGMENTED}]|[^\\s{_UNSEGMENTED}]+|\\s+")
 _MARGINS = ("", "    ", "> ", "# ", "\t")
 _LATIN, _CYRILLIC = "aceopxyABCEHKMOPTX", "асеорхуАВСЕНКМОРТХ"
-_TWINS = dict(zip(_LATIN + _CYRILLIC, _CYRILLIC + _LATIN, strict=True))
+_TWINS = str.maketrans(_LATIN + _CYRILLIC, _CYRILLIC + _LATIN)
+_FULL_WIDTH = {codepoint: codepoint + 0xFEE0 for codepoint in range(ord("!"), ord("~") + 1)}
 _ZERO_WIDTH_SPACE = "\u200b"
 
 
@@ -306,11 +307,11 @@ def varied(text: str, generator: np.random.Generator) -> str:
 
 
 def _with_twins(text: str) -> str:
-    return "".join(_TWINS.get(character, character) for character in text)
+    return text.translate(_TWINS)
 
 
 def _full_width(text: str) -> str:
-    return "".join(chr(ord(character) + 0xFEE0) if "!" <= character <= "~" else character for character in text)
+    return text.translate(_FULL_WIDTH)
 
 
 def _with_zero_width_spaces(text: str) -> str:

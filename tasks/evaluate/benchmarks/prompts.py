@@ -112,7 +112,7 @@ class Requester:
                 self.scorer.is_greedy(seen, continuations[item.answer])
                 if greedy and self.scorer.can_generate
                 else None,
-                crossing=self._crossing(item),
+                crossing=sum(crosses_boundary(self.tokenizer, item.context, text) for text in item.continuations),
             )
         return self._cache[key]
 
@@ -179,6 +179,3 @@ class Requester:
                 self.scorer.score(prompt[max(0, len(prompt) - max_tokens) :], continuations)
             )
         return self._unconditional[key]
-
-    def _crossing(self, item: Item) -> int:
-        return sum(crosses_boundary(self.tokenizer, item.context, text) for text in item.continuations)
