@@ -4,8 +4,8 @@ import numpy as np
 
 from model.kernels import kernel
 from tasks.clean.kernels.characters import LETTER, MARK, UNSEGMENTED, UNSEGMENTED_BREAK, WHITESPACE, flags_of
-from tasks.clean.kernels.counting import HASH_BASIS, HASH_MULTIPLIER, mix_hash
-from tasks.common.utf8 import decode
+from tasks.clean.kernels.counting import mix_hash
+from tasks.common.utf8 import FNV_BASIS, GOLDEN, decode
 
 DIMENSIONS = 1 << 18
 
@@ -30,7 +30,7 @@ _DECAY = 1e-6
 @kernel
 def _feature(kind, state):
     """Hash words and pairs into the lower half of the dimensions, shapes into the upper one."""
-    place = mix_hash((state ^ kind) * HASH_MULTIPLIER) & _MASK
+    place = mix_hash((state ^ kind) * GOLDEN) & _MASK
     return np.int32(place) if kind < _SHAPE else np.int32(place | _UPPER_HALF)
 
 
@@ -49,8 +49,8 @@ def count_features(raw, table, features, values):
     while end < size and end > begin and raw[end] & 0xC0 == 0x80:
         end -= 1
     count = 0
-    word = shape = HASH_BASIS
-    before = shape_before = shape_before_that = HASH_BASIS
+    word = shape = FNV_BASIS
+    before = shape_before = shape_before_that = FNV_BASIS
     last_symbol = np.uint64(0)
     in_word = False
     words_in_line = 0
@@ -64,15 +64,13 @@ def count_features(raw, table, features, values):
         is_unsegmented = flags & UNSEGMENTED != 0 or (codepoint >= 0x80 and flags & UNSEGMENTED_BREAK != 0)
         if in_word and (flags & WHITESPACE or is_unsegmented):
             features[count] = _feature(_WORD, word)
-            features[count + 1] = _feature(_PAIR, word ^ (before * HASH_MULTIPLIER))
+            features[count + 1] = _feature(_PAIR, word ^ (before * GOLDEN))
             features[count + 2] = _feature(_SHAPE, shape)
-            features[count + 3] = _feature(_SHAPES2, shape ^ (shape_before * HASH_MULTIPLIER))
-            features[count + 4] = _feature(
-                _SHAPES3, shape ^ ((shape_before ^ (shape_before_that * HASH_MULTIPLIER)) * HASH_MULTIPLIER)
-            )
+            features[count + 3] = _feature(_SHAPES2, shape ^ (shape_before * GOLDEN))
+            features[count + 4] = _feature(_SHAPES3, shape ^ ((shape_before ^ (shape_before_that * GOLDEN)) * GOLDEN))
             count += 5
             before, shape_before_that, shape_before = word, shape_before, shape
-            word = shape = HASH_BASIS
+            word = shape = FNV_BASIS
             last_symbol = np.uint64(0)
             in_word = False
             words_in_line += 1
@@ -84,7 +82,7 @@ def count_features(raw, table, features, values):
                 words_in_line = 0
         elif count + 10 < len(features):
             in_word = True
-            word = (word ^ np.uint64(codepoint)) * HASH_MULTIPLIER
+            word = (word ^ np.uint64(codepoint)) * GOLDEN
             if flags & UNSEGMENTED:
                 symbol = np.uint64(2)
             elif ord("A") <= codepoint <= ord("Z") or 0x410 <= codepoint <= 0x42F:
@@ -98,7 +96,7 @@ def count_features(raw, table, features, values):
                 features[count] = _feature(_SYMBOL, symbol)
                 count += 1
             if symbol != last_symbol or symbol > np.uint64(5):
-                shape = (shape ^ symbol) * HASH_MULTIPLIER
+                shape = (shape ^ symbol) * GOLDEN
             last_symbol = symbol
         position = following
     features[:count].sort()

@@ -28,7 +28,7 @@ from tasks.clean.kernels.characters import (
     WHITESPACE,
     flags_of,
 )
-from tasks.common.utf8 import decode, has_word
+from tasks.common.utf8 import FNV_BASIS, GOLDEN, decode, has_word
 
 UNIT_ROW, LINE_ROW, PARAGRAPH_ROW = range(3)
 """Rows of `hashes`, `lengths` and `firsts`."""
@@ -41,12 +41,6 @@ _LOREM_IPSUM = np.frombuffer(b"lorem ipsum", np.uint8).copy()
 
 _RARE_IN_LOREM_IPSUM = 7
 """Offset of its `p`, a rarer letter than its first; the kernel looks for the phrase at each `p`."""
-
-HASH_BASIS = np.uint64(0xCBF29CE484222325)
-"""The offset basis of FNV-1a."""
-
-HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 over the golden ratio, odd."""
 
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT = np.uint64(32)
@@ -89,7 +83,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
     chinese_japanese = south_east_asian = alphabetic = unit_characters = 0
     hash_signs = ellipses = braces = lorem = line_feeds = sentences = 0
     bullet_lines = ellipsis_lines = short_lines = finished_lines = line_characters = paragraph_characters = 0
-    unit_state = line_state = paragraph_state = line_saved = paragraph_saved = HASH_BASIS
+    unit_state = line_state = paragraph_state = line_saved = paragraph_saved = FNV_BASIS
     unit_length = unit_width = line_length = line_width = line_length_saved = line_width_saved = 0
     paragraph_length = paragraph_length_saved = 0
     in_unit = is_single = has_letter = in_line = False
@@ -129,10 +123,10 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
                             seen[stop_words[slot] >> 6] |= np.uint64(1) << np.uint64(stop_words[slot] & 63)
                             break
                         slot = (slot + np.uint64(1)) & stop_mask
-                line_state = line_saved = (line_state ^ key) * HASH_MULTIPLIER
+                line_state = line_saved = (line_state ^ key) * GOLDEN
                 line_length = line_length_saved = line_length + unit_length
                 line_width = line_width_saved = line_width + unit_width
-                paragraph_state = paragraph_saved = (paragraph_state ^ key) * HASH_MULTIPLIER
+                paragraph_state = paragraph_saved = (paragraph_state ^ key) * GOLDEN
                 paragraph_length = paragraph_length_saved = paragraph_length + unit_length
         is_outside = False
         if not in_unit and not is_whitespace:
@@ -142,7 +136,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
                 in_unit = True
                 is_single = is_unsegmented
                 has_letter = False
-                unit_state = HASH_BASIS
+                unit_state = FNV_BASIS
                 unit_length = unit_width = 0
                 if is_unsegmented:
                     if flags & CHINESE_JAPANESE_UNIT:
@@ -150,7 +144,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
                     else:
                         south_east_asian += 1
         if in_unit:
-            unit_state = (unit_state ^ np.uint64(codepoint)) * HASH_MULTIPLIER
+            unit_state = (unit_state ^ np.uint64(codepoint)) * GOLDEN
             unit_length += 1
             unit_width += _WIDTH_OF_UNSEGMENTED if is_unsegmented else 1
             has_letter |= flags & LETTER != 0
@@ -200,9 +194,9 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
                     lengths[PARAGRAPH_ROW, paragraph] = paragraph_length_saved
                     paragraph += 1
                     paragraph_characters += paragraph_length_saved
-                    paragraph_state = HASH_BASIS
+                    paragraph_state = FNV_BASIS
                     paragraph_length = paragraph_length_saved = 0
-                line_state = HASH_BASIS
+                line_state = FNV_BASIS
                 line_length = line_width = line_length_saved = line_width_saved = 0
                 in_line = False
             elif not is_whitespace and not in_line:
@@ -211,11 +205,11 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
                 is_dash = codepoint == ord("-") and following < end and data[following] == ord("-")
         if is_whitespace or is_outside:
             if codepoint != ord("\n") and in_line:
-                line_state = (line_state ^ np.uint64(codepoint)) * HASH_MULTIPLIER
+                line_state = (line_state ^ np.uint64(codepoint)) * GOLDEN
                 line_length += 1
                 line_width += 1
             if paragraph_length or is_outside:
-                paragraph_state = (paragraph_state ^ np.uint64(codepoint)) * HASH_MULTIPLIER
+                paragraph_state = (paragraph_state ^ np.uint64(codepoint)) * GOLDEN
                 paragraph_length += 1
             if is_outside:
                 line_saved, line_length_saved, line_width_saved = line_state, line_length, line_width
@@ -233,7 +227,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
                     if table[next_codepoint] & PLAIN_LETTER == 0:
                         break
                     codepoint, following = next_codepoint, after
-                    unit_state = (unit_state ^ np.uint64(codepoint)) * HASH_MULTIPLIER
+                    unit_state = (unit_state ^ np.uint64(codepoint)) * GOLDEN
                     unit_length += 1
                     unit_width += 1
             last_flags, last_dots, last_codepoint = flags, dots, codepoint
@@ -318,7 +312,7 @@ def stop_words() -> StopWords:
 
 def word_hash(word: str) -> int:
     """Return the hash that `count_texts` gives to a unit."""
-    state = int(HASH_BASIS)
+    state = int(FNV_BASIS)
     for character in word:
-        state = ((state ^ ord(character)) * int(HASH_MULTIPLIER)) & _TO_64_BITS
+        state = ((state ^ ord(character)) * int(GOLDEN)) & _TO_64_BITS
     return int(mix_hash(np.uint64(state)))

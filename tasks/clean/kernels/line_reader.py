@@ -14,7 +14,7 @@ import numpy as np
 from model.kernels import inlined_kernel
 from tasks.clean.kernels import line_signs as ls
 from tasks.clean.kernels import structure_counts as st
-from tasks.clean.kernels.counting import HASH_BASIS, HASH_MULTIPLIER
+from tasks.common.utf8 import FNV_BASIS, GOLDEN
 
 
 class Line(NamedTuple):
@@ -79,7 +79,7 @@ def read_line(data, position, end, words_before, characters_before):
     skip = line_end = position
     last = last_byte = np.uint8(0)
     last_class = ls.SPACE
-    state = HASH_BASIS
+    state = FNV_BASIS
     spaces = 0
     while position < end and data[position] != ord("\n"):
         byte = data[position]
@@ -98,7 +98,7 @@ def read_line(data, position, end, words_before, characters_before):
         if spaces > 2 and characters:
             gaps += 1
         spaces = 0
-        state = (state ^ np.uint64(byte)) * HASH_MULTIPLIER
+        state = (state ^ np.uint64(byte)) * GOLDEN
         if kind == ls.TAIL:
             position += 1
             line_end = position
@@ -131,7 +131,7 @@ def read_line(data, position, end, words_before, characters_before):
                 # Most of a text is here: letters that only make the word longer.
                 following = position + 1
                 while following < end and ls.CLASSES[data[following]] == ls.LETTER:
-                    state = (state ^ np.uint64(data[following])) * HASH_MULTIPLIER
+                    state = (state ^ np.uint64(data[following])) * GOLDEN
                     following += 1
                 added = following - position - 1
                 letters += added
@@ -159,10 +159,10 @@ def read_line(data, position, end, words_before, characters_before):
                         since_words += 2
                         is_in_word = True
                     position += 1
-                    state = (state ^ np.uint64(data[position])) * HASH_MULTIPLIER
+                    state = (state ^ np.uint64(data[position])) * GOLDEN
                     while position + 2 < end and 0xC3 <= data[position + 1] < 0xE0:
-                        state = (state ^ np.uint64(data[position + 1])) * HASH_MULTIPLIER
-                        state = (state ^ np.uint64(data[position + 2])) * HASH_MULTIPLIER
+                        state = (state ^ np.uint64(data[position + 1])) * GOLDEN
+                        state = (state ^ np.uint64(data[position + 2])) * GOLDEN
                         position += 2
                         letters += 1
                         characters += 1

@@ -7,7 +7,8 @@ uses. The table is never emptied: a slot belongs to the search and text whose st
 import numpy as np
 
 from model.kernels import kernel
-from tasks.clean.kernels.counting import HASH_MULTIPLIER, mix_hash
+from tasks.clean.kernels.counting import mix_hash
+from tasks.common.utf8 import GOLDEN
 
 _MIN_SLOTS = 64
 _ONE = np.uint64(1)
@@ -56,7 +57,7 @@ def _count_use(slots, last, stamp, key):
 def _gram(hashes, index, size):
     key = np.uint64(0)
     for offset in range(size):
-        key = key * HASH_MULTIPLIER + hashes[index + offset]
+        key = key * GOLDEN + hashes[index + offset]
     return mix_hash(key)
 
 
