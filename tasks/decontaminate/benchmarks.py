@@ -19,14 +19,7 @@ import pyarrow as pa
 from model.errors import InputError, RecipeError
 from model.file_content import Content
 from tasks.artifacts.tables.schema import ITEMS
-from tasks.decontaminate.benchmark_readers import (
-    NeedsWholeFile,
-    Record,
-    as_text,
-    counted_unit,
-    read_records,
-    value_of,
-)
+from tasks.decontaminate.benchmark_readers import NeedsWholeFile, Record, as_text, counted_unit, read_records, value_of
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
 
 CHECKED_RECORDS = 64

@@ -27,14 +27,7 @@ from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.exact_lines import CutPlan
 from tasks.dedup.index import find_in_index, index_signatures
-from tasks.dedup.minhash import (
-    CHARACTER_WORD,
-    I64,
-    U32,
-    fold_table,
-    shingle_sets,
-    signatures_of,
-)
+from tasks.dedup.minhash import CHARACTER_WORD, I64, U32, fold_table, shingle_sets, signatures_of
 from tasks.dedup.near_duplicates import DuplicateDecisions, min_agreement, set_similarity
 
 MIN_BYTES, MAX_BYTES = 400, 12_000
