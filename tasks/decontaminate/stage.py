@@ -80,7 +80,7 @@ def benchmark_contents(root: Path, config: DecontaminateConfig) -> list[Benchmar
                     f"benchmark `{benchmark.name}`: {path} {problem}. Set its `{key}` in the recipe to a file of items"
                     f" (.jsonl, .json, .tsv, .csv, each also .gz), or of right answers."
                 )
-            name = f"benchmark/{benchmark.name}{'/answers' if key == 'answers_path' else ''}"
-            found.append(BenchmarkFile(name, path, digests.content(path)))
+            kind = "benchmark" if key == "path" else "answers"
+            found.append(BenchmarkFile(f"{kind}/{benchmark.name}", path, digests.content(path)))
     digests.save()
     return found

@@ -8,7 +8,8 @@ import pytest
 from model.errors import InputError
 from tasks.decontaminate.benchmark_readers import value_of
 from tasks.decontaminate.benchmarks import read_items
-from tasks.decontaminate.config import Benchmark, BenchmarkFields
+from tasks.decontaminate.config import Benchmark, BenchmarkFields, DecontaminateConfig
+from tasks.decontaminate.stage import benchmark_contents
 
 
 def read(path: Path, text: str, **fields: Any) -> list[Any]:
@@ -121,3 +122,14 @@ def test_items_without_a_name_are_numbered(tmp_path: Path) -> None:
         ("quiz/2", "one?", ("1",)),
         ("quiz/3", "two?", ("2",)),
     ]
+
+
+def test_the_answers_of_a_benchmark_and_a_benchmark_of_their_name_are_two_inputs(tmp_path: Path) -> None:
+    for name in ("lines", "answers", "others"):
+        (tmp_path / name).write_text(name)
+    benchmarks = (
+        Benchmark(name="flores", path=tmp_path / "lines", answers_path=tmp_path / "answers"),
+        Benchmark(name="flores/answers", path=tmp_path / "others"),
+    )
+    found = {of.name: of.path.name for of in benchmark_contents(tmp_path, DecontaminateConfig(benchmarks=benchmarks))}
+    assert found == {"benchmark/flores": "lines", "answers/flores": "answers", "benchmark/flores/answers": "others"}
