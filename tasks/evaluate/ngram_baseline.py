@@ -91,8 +91,9 @@ def ngram_scores(
     scored = document_stream([row for source in sources for row in source.ids], tokenizer.opening)
     found = estimate(read, scored, tokenizer.vocab_size, tokenizer.opening, _boundary_ids(tables, tokenizer))
     begins = np.flatnonzero(scored.begins)
-    bits = np.add.reduceat(np.nan_to_num(found.bits), begins)
-    of_tokens = [one[1:] for one in np.split(np.nan_to_num(found.bits), begins[1:])]
+    of_text = np.nan_to_num(found.bits)
+    bits = np.add.reduceat(of_text, begins)
+    of_tokens = [one[1:] for one in np.split(of_text, begins[1:])]
     note = _note(int(read.is_predicted.sum()), left_out, found)
     scores = HeldoutRows(config.bootstrap_rounds, config.seed)
     done = 0
