@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.nightly.finish import end, notify_start_failures, record_failures
@@ -17,6 +17,7 @@ from model.errors import Infra, InputError
 from tasks.artifacts.lease import LEASE_SECONDS, build_lease, ignore
 from tasks.artifacts.remote.mirror import RemoteMirror
 from tasks.common.digests import INPUTS
+from tasks.sample.discovery import SourceFiles
 from tasks.sample.stage import digested, file_digests
 
 Say = Callable[[str], None]
@@ -111,9 +112,15 @@ def find_new_data(raw: RawRecipe, again: Sequence[str] = (), say: Say = ignore) 
         night.base, night.chain = base.run_id, base.chain
     again = [_named_night(name, nights, base) for name in again]
     with record_failures(raw, night):
-        found = file_digests(digested(find_source_files(whole), root / INPUTS))
+        found = file_digests(_without_empty_files(digested(find_source_files(whole), root / INPUTS)))
     night.files = new_files({source: dict(files) for source, files in found.items()}, taken_files(nights, again))
     return NightlyContext(raw, whole, base, night, say=say)
+
+
+def _without_empty_files(listings: Sequence[SourceFiles]) -> list[SourceFiles]:
+    """Return the listings without files of 0 bytes, whose text may still be written: nothing in them is new, and a
+    source whose new files are all empty would end the nightly run."""
+    return [replace(listing, files=[file for file in listing.files if file.size]) for listing in listings]
 
 
 def _close_interrupted(raw: RawRecipe, nights: Sequence[Night]) -> None:

@@ -58,6 +58,15 @@ def test_on_the_first_night_all_is_new_and_then_only_what_came_since(folder: Pat
     assert sorted(find_new_data(raw_of(folder, root)).night.files["notes"]) == ["new.txt", "note-00.txt"]
 
 
+def test_a_file_of_0_bytes_is_not_new_until_it_has_content(folder: Path, root: Path) -> None:
+    end_with("promoted", root, folder)
+    (folder / "notes" / "begun.txt").touch()
+    assert find_new_data(raw_of(folder, root)).nothing_new
+    end_with("nothing new", root, folder)
+    (folder / "notes" / "begun.txt").write_text("New words.\n")
+    assert sorted(find_new_data(raw_of(folder, root)).night.files["notes"]) == ["begun.txt"]
+
+
 def test_where_nothing_is_new_the_night_says_so_and_ends_well(folder: Path, root: Path) -> None:
     end_with("promoted", root, folder)
     words = ["nightly", str(folder / "foundry.toml"), "--root", str(root)]
