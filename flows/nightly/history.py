@@ -67,6 +67,8 @@ class Night:
     """Bits per byte of held-out text, mean of the sources, of the previous model and of the new one."""
     verdict: list[JudgedFigure] = field(default_factory=list)
     """Each figure of both models, and the probability that the new one is no worse."""
+    warnings: list[str] = field(default_factory=list)
+    """Sentences without full stop about what the comparison cannot find."""
     notified: list[str] = field(default_factory=list)
     """Outcome of each notification."""
 

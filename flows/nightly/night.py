@@ -25,7 +25,13 @@ from flows.runs.record import RunData, write_recipe
 from model.errors import GuardError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import ChunkResult, EvaluateResult
-from tasks.evaluate.comparison import Regression, bits_regressions, holm_significant, score_regressions
+from tasks.evaluate.comparison import (
+    Regression,
+    bits_regressions,
+    holm_significant,
+    score_regressions,
+    smallest_p_value,
+)
 
 BYTES_PER_TOKEN = 4
 """Bytes of new text per token of a batch; with less than one batch a nightly run waits for more."""
@@ -117,6 +123,9 @@ def _run_and_judge(tonight: NightlyContext, recipe: Recipe, before: dict[str, Ar
     night.bits_after = mean_bits(artifacts["evaluate"])
     night.bits_before = mean_bits(before["evaluate"]) if "evaluate" in before else None
     night.verdict = verdict.to_json()
+    # Of the first nightly run, the figures by which later ones will be compared with it.
+    compared = verdict if before else judge(artifacts["evaluate"], artifacts["evaluate"], tonight.raw.nightly)
+    night.warnings = [warning] if (warning := compared.too_few()) else []
     if tonight.base is not None and not verdict.passed:
         raise _blocked(tonight, verdict.describe(), verdict)
     why = verdict.describe() if tonight.base is not None else "the first nightly run: nothing to compare with"
@@ -143,6 +152,8 @@ class Verdict:
 
     figures: tuple[Regression, ...]
     worse: tuple[Regression, ...]
+    level: float = NightlyConfig().level
+    """Probability that a model that is no worse is blocked, over all figures."""
 
     @property
     def passed(self) -> bool:
@@ -157,12 +168,32 @@ class Verdict:
                 " you want it"
             )
         if not self.worse:
-            return f"no worse in {len(self.figures)} figures"
+            rose = sum(one.worse_by > 0 for one in self.figures)
+            if not rose:
+                return f"no worse in {len(self.figures)} figures"
+            return f"worse in {rose} of {len(self.figures)} figures, in none beyond chance and what [nightly] allows"
         named = ", ".join(
             f"{one.what} {one.before:.3f} -> {one.after:.3f} ({_format_chance(one)})" for one in self.worse[:MAX_SHOWN]
         )
         more = f" and {len(self.worse) - MAX_SHOWN} more" if len(self.worse) > MAX_SHOWN else ""
         return f"significantly worse: {named}{more}"
+
+    def too_few(self) -> str:
+        """Return, without full stop, which figures have too few documents or items to block a promotion by themselves;
+        empty where all have enough."""
+        limit = self.level / max(1, len(self.figures))
+        small = sorted((one for one in self.figures if smallest_p_value(one.n) > limit), key=lambda one: one.n)
+        if not small:
+            return ""
+        needed = next((n for n in range(1, ENOUGH) if smallest_p_value(n) <= limit), None)
+        named = ", ".join(f"{one.what} has {one.n}" for one in small[:MAX_SHOWN])
+        more = f" and {len(small) - MAX_SHOWN} more too few" if len(small) > MAX_SHOWN else ""
+        return (
+            f"{len(small)} of {len(self.figures)} figures cannot block a promotion by themselves, however much worse"
+            f" they are: {named}{more}, and {f'{needed} documents or items are' if needed else 'a larger level is'} needed"
+            f" with so many figures. Raise decontaminate.heldout_min_documents (or heldout_share) in the recipe, run it"
+            f" whole, and promote that run"
+        )
 
     def to_json(self) -> list[JudgedFigure]:
         """Return each figure as JSON values, with whether it blocks the promotion."""
@@ -208,6 +239,9 @@ def _count(night: Night, artifacts: dict[str, Artifact]) -> None:
 
 MAX_SHOWN = 3
 
+ENOUGH = 100
+"""Documents or items with which the smallest p-value is that of any larger number."""
+
 
 def _format_chance(one: Regression) -> str:
     if not math.isfinite(one.after):
@@ -230,7 +264,7 @@ def judge(after: Artifact, before: Artifact | None, config: NightlyConfig) -> Ve
         for one, sure, most in zip(figures, beyond, allowed, strict=True)
         if not math.isfinite(one.after) or (sure and one.worse_by > most)
     ]
-    return Verdict(figures, tuple(sorted(worse, key=lambda one: one.chance)))
+    return Verdict(figures, tuple(sorted(worse, key=lambda one: one.chance)), config.level)
 
 
 def mean_bits(evaluated: Artifact) -> float | None:

@@ -156,7 +156,8 @@ def message(night: Night, root: str | Path) -> Notification:
     """Return the notification about a nightly run."""
     page = Path(root) / "runs" / night.run_id / "page.html"
     subject = f"bessemer: nightly run {night.run_id} of {night.recipe} {night.state}"
-    text = f"{subject} on {platform.node()}\n\n{night.why}\n\nRoot: {root}\n"
+    warnings = "".join(f"Warning: {one}.\n\n" for one in night.warnings)
+    text = f"{subject} on {platform.node()}\n\n{night.why}\n\n{warnings}Root: {root}\n"
     if page.exists():
         text += f"Page: {page.relative_to(root)}\n"
     return {

@@ -55,9 +55,9 @@ def table_of_promotions(promotions: Sequence[Promotion]) -> Table:
 
 
 def format_bits(night: Night) -> str:
-    """Return `2.514 -> 2.498`; a dash where there is none."""
-    numbers = ["-" if value is None else f"{value:.3f}" for value in (night.bits_before, night.bits_after)]
-    return "-" if numbers == ["-", "-"] else " -> ".join(numbers)
+    """Return `2.514 -> 2.498`, or the one that there is; a dash where there is none."""
+    numbers = [f"{value:.3f}" for value in (night.bits_before, night.bits_after) if value is not None]
+    return " -> ".join(numbers) or "-"
 
 
 def describe_nightly_run(night: Night) -> str:
@@ -68,6 +68,7 @@ def describe_nightly_run(night: Night) -> str:
             f"{night.documents:,} new documents, {format_count(night.tokens or 0)} tokens, bits per byte"
             f" {format_bits(night)}"
         )
+    lines += [f"warning: {one}." for one in night.warnings]
     lines += [f"notified by {one}" for one in night.notified]
     return "\n".join(lines)
 

@@ -210,6 +210,11 @@ def sign_flip_p_value(differences: Sequence[float], key: str) -> float:
     return (1 + as_large) / (1 + ROUNDS)
 
 
+def smallest_p_value(differences: int) -> float:
+    """Return the least that `sign_flip_p_value` can give for so many differences: all of them have the same sign."""
+    return 0.5**differences if differences <= ALL_SIGNS else 1 / (1 + ROUNDS)
+
+
 def holm_significant(p_values: Sequence[float], level: float) -> list[bool]:
     """Return which of several p-values are significant at a family-wise error rate of at most `level` (Holm 1979)."""
     order = sorted(range(len(p_values)), key=lambda place: p_values[place])

@@ -65,6 +65,26 @@ def test_a_model_that_is_no_worse_passes(evaluated: Evaluated) -> None:
     assert verdict.describe() == "no worse in 2 figures"
 
 
+def test_a_model_that_is_worse_within_chance_is_described_as_worse(evaluated: Evaluated) -> None:
+    before = evaluated(notes=[20, 22, 24, 26], right=[1, 0, 1, 0])
+    verdict = judge(evaluated(notes=[90, 92, 94, 96], right=[1, 1, 0, 0]), before, NightlyConfig())
+    assert verdict.passed
+    assert verdict.describe() == "worse in 1 of 2 figures, in none beyond chance and what [nightly] allows"
+
+
+def test_figures_that_cannot_block_are_named_with_what_they_need(evaluated: Evaluated) -> None:
+    """Six documents that all got harder have a chance of one in 64, and of three figures each may have .05 / 3."""
+    scored = evaluated(notes=[20] * 5, code=[30] * 6)
+    warning = judge(scored, scored, NightlyConfig()).too_few()
+    assert warning.startswith("1 of 3 figures cannot block a promotion by themselves")
+    assert "notes: bits_per_byte has 5, and 6 documents or items are needed" in warning
+    assert judge(evaluated(notes=[90] * 5, code=[30] * 6), scored, NightlyConfig()).passed
+    assert not judge(evaluated(notes=[20] * 5, code=[90] * 6), scored, NightlyConfig()).passed
+    enough = evaluated(notes=[20] * 6, code=[30] * 6)
+    assert judge(enough, enough, NightlyConfig()).too_few() == ""
+    assert "a larger level is needed" in judge(scored, scored, NightlyConfig(level=1e-5)).too_few()
+
+
 def test_one_source_that_is_surely_worse_blocks_whatever_the_others_gain(evaluated: Evaluated) -> None:
     before = evaluated(notes=[20, 22, 24, 26, 28, 20, 22], code=[30] * 7)
     verdict = judge(evaluated(notes=[30, 33, 34, 35, 39, 30, 32], code=[1] * 7), before, NightlyConfig())
