@@ -190,9 +190,10 @@ class Verdict:
         more = f" and {len(small) - MAX_SHOWN} more too few" if len(small) > MAX_SHOWN else ""
         return (
             f"{len(small)} of {len(self.figures)} figures cannot block a promotion by themselves, however much worse"
-            f" they are: {named}{more}, and {f'{needed} documents or items are' if needed else 'a larger level is'} needed"
-            f" with so many figures. Raise decontaminate.heldout_min_documents (or heldout_share) in the recipe, run it"
-            f" whole, and promote that run"
+            f" they are: {named}{more}, and with so many figures"
+            f" {f'{needed} documents or items are' if needed else 'a larger level is'} needed. Raise"
+            f" decontaminate.heldout_min_documents in the recipe (at most a fifth of a source is held out, so join"
+            f" small ones), run it whole, and promote that run"
         )
 
     def to_json(self) -> list[JudgedFigure]:

@@ -77,7 +77,7 @@ def test_figures_that_cannot_block_are_named_with_what_they_need(evaluated: Eval
     scored = evaluated(notes=[20] * 5, code=[30] * 6)
     warning = judge(scored, scored, NightlyConfig()).too_few()
     assert warning.startswith("1 of 3 figures cannot block a promotion by themselves")
-    assert "notes: bits_per_byte has 5, and 6 documents or items are needed" in warning
+    assert "notes: bits_per_byte has 5, and with so many figures 6 documents or items are needed" in warning
     assert judge(evaluated(notes=[90] * 5, code=[30] * 6), scored, NightlyConfig()).passed
     assert not judge(evaluated(notes=[20] * 5, code=[90] * 6), scored, NightlyConfig()).passed
     enough = evaluated(notes=[20] * 6, code=[30] * 6)
