@@ -26,6 +26,7 @@ from tasks.sample.readers.csv_reader import delimiter_of
 from tasks.sample.readers.encodings import AUTO, SAMPLE_BYTES, encoding_of
 from tasks.sample.readers.mediawiki_reader import OPENING, mediawiki_records
 from tasks.sample.readers.records import Record
+from tasks.sample.readers.warc_reader import warc_records
 
 SNIFFED_RECORDS = 200
 """Records of a file that are read."""
@@ -157,6 +158,12 @@ def wiki_pages(raw: bytes) -> list[str]:
     return [record.text for record in itertools.islice(records, SNIFFED_RECORDS)]
 
 
+def warc_pages(raw: bytes) -> list[str]:
+    """Return the texts at the beginning of a WARC archive, without a record that was cut at its end."""
+    found = warc_records(iter([raw]), Source(name="crawl", paths=("crawl.warc",)))
+    return [record.text for record in found if isinstance(record, Record)]
+
+
 def parquet_records(path: Path) -> list[dict[str, Any]]:
     """Return the first SNIFFED_RECORDS rows of a Parquet file."""
     with pq.ParquetFile(path) as parquet:
@@ -183,7 +190,7 @@ def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 def count_records(files: Sequence[StoredFile]) -> RecordCount:
     """Count records: one per file, rows of Parquet and Arrow from their metadata, lines of JSON Lines, pages of wikis
-    (those that are no articles included) and rows of tables from the beginnings of files."""
+    (those that are no articles included), texts of WARC archives and rows of tables from the beginnings of files."""
     by_format: dict[str, list[StoredFile]] = {}
     for file in files:
         by_format.setdefault(file.format if file.format in COUNTED else "", []).append(file)
@@ -223,11 +230,17 @@ def _table_rows(file: StoredFile) -> tuple[float, int, bool]:
     return max(0, rows - (not head.whole)), head.stored, head.whole
 
 
+def _pages(file: StoredFile) -> tuple[float, int, bool]:
+    head = read_head(file.path, file.compression)
+    return len(warc_pages(head.raw)), head.stored, head.whole
+
+
 COUNTED: dict[str, Callable[[StoredFile], tuple[float, int, bool]]] = {
     "jsonl": partial(_marks, mark=b"\n"),
     "mediawiki": partial(_marks, mark=OPENING),
     "parquet": lambda file: (pq.read_metadata(file.path).num_rows, file.size, True),
     "arrow": lambda file: (sum(batch.num_rows for batch in _arrow_batches(file.path)), file.size, True),
     "csv": _table_rows,
+    "warc": _pages,
 }
 """Formats whose files hold many records, and how they are counted."""

@@ -29,6 +29,7 @@ from flows.inspection.file_head import (
     parquet_records,
     read_head,
     table_records,
+    warc_pages,
     wiki_pages,
 )
 from flows.inspection.nested import NestedText, find_nested_text, text_size
@@ -350,6 +351,8 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
             records, lost = records + good, lost + unread
         elif source.format == "mediawiki":
             texts += wiki_pages(head.raw)
+        elif source.format == "warc":
+            texts += warc_pages(head.raw)
         elif source.format == "csv":
             records += itertools.islice(table_records(file.path, text), SNIFFED_RECORDS)
         else:

@@ -1,5 +1,6 @@
 """Files of a folder that `init` names and does not read: links, pipes, what tools made, and tables without a header."""
 
+import gzip
 import os
 import tempfile
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.inspection.file_head import RecordCount
 from flows.inspection.scan import NO_HEADER_HINT, scan_folder
 from flows.recipe.load import load_recipe
 from flows.runs.pipeline import BUILDERS
@@ -124,3 +126,26 @@ def test_folders_that_this_user_may_not_read_are_named():
     assert [(bad.path.name, bad.hint.partition(":")[0]) for bad in scan.unreadable] == [
         ("closed", "a folder that this user may not read")
     ]
+
+
+@pytest.mark.parametrize("name", ["crawl.warc", "crawl.warc.gz"])
+def test_pages_of_a_crawl_are_counted_and_each_has_a_language(name: str, tmp_path: Path):
+    """A crawl of several languages is no source in the language of its first page."""
+    german = "Der Ofen wurde vor der Dämmerung angezündet, und das Eisen lief weiß in den Sand der Formen. "
+    crawl = tmp_path / "mine" / "crawl"
+    crawl.mkdir(parents=True)
+    pages: list[bytes] = []
+    for number in range(20):
+        text = f"<html><body><p>{number} {(ENGLISH if number % 2 else german) * 5}</p></body></html>".encode()
+        answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\n" + text
+        head = f"WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\nContent-Length: {len(answer)}"
+        pages.append(head.encode() + b"\r\n\r\n" + answer + b"\r\n\r\n")
+    pages.append(b"WARC/1.0\r\nWARC-Type: request\r\nContent-Length: 4\r\n\r\nGET \r\n\r\n")
+    packed = [gzip.compress(page) if name.endswith(".gz") else page for page in pages]
+    (crawl / name).write_bytes(b"".join(packed))
+    (source,) = scan_folder(tmp_path / "mine").sources
+    assert (source.format, source.records) == ("warc", RecordCount(20, True))
+    assert source.languages == {"en": 10, "de": 10}
+    recipe = tmp_path / "mine.toml"
+    assert CliRunner().invoke(app, ["init", str(tmp_path / "mine"), "--output", str(recipe)]).exit_code == 0
+    assert load_recipe(recipe, tmp_path).sample.sources[0].language is None
