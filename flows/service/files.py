@@ -60,6 +60,7 @@ class Known(TypedDict, total=False):
     tls: list[str] | None
     addresses: list[str]
     workplace: str
+    recipe: str
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,13 @@ class ServiceFiles:
             }
         )
 
-    def remember_workplace(self, folder: Path) -> None:
-        """Record the folder in which the deployments were written, and therefore run."""
-        self._update({"workplace": str(folder)})
+    def remember_workplace(self, folder: Path, recipe: str) -> None:
+        """Record the folder in which the deployments were written, and therefore run, and their recipe."""
+        self._update({"workplace": str(folder), "recipe": recipe})
+
+    def recipe(self) -> str | None:
+        """Return the recipe of the deployments as they were written last."""
+        return self._read().get("recipe")
 
     def workplace(self) -> Path:
         """Return the folder in which the worker runs."""

@@ -90,6 +90,8 @@ def start_service(root: Path, options: ServiceOptions, notify: Notify) -> Servic
                 notify(f"the {process.name} of an earlier `bessemer serve start` ended unexpectedly; starting another")
         if all(process.pid() is not None for process in parts):
             notify("the service is already running")
+            if unlike := _unlike(files, options):
+                notify(f"it keeps {unlike}: `bessemer serve stop --root {root}`, then `serve start` with these options")
             return files
         try:
             _start(files, options, notify)
@@ -98,6 +100,25 @@ def start_service(root: Path, options: ServiceOptions, notify: Notify) -> Servic
                 process.stop(seconds=10.0)
             raise
     return files
+
+
+def _unlike(files: ServiceFiles, options: ServiceOptions) -> str:
+    """Return in what a running service differs from the options of this start, which do not apply to it."""
+    host, port = files.address() or (options.host, options.port)
+    asked = _absolute(options.recipe)
+    pairs = (
+        ("port", port, options.port),
+        ("host", host, options.host),
+        ("recipe", files.recipe() or asked, asked),
+        ("certificate", files.tls(), options.tls),
+        ("addresses", files.addresses(), [address.rstrip("/") for address in options.addresses]),
+    )
+    return ", ".join(f"{name} {_shown(has)} and not {_shown(wants)}" for name, has, wants in pairs if has != wants)
+
+
+def _shown(value: object) -> str:
+    """Return an option for a message; `none` where it is not given."""
+    return " ".join(map(str, value)) or "none" if isinstance(value, tuple | list) else str(value or "none")
 
 
 def _start(files: ServiceFiles, options: ServiceOptions, notify: Notify) -> None:
@@ -177,7 +198,7 @@ def _deploy(files: ServiceFiles, recipe: str, notify: Notify) -> None:
     notify("writing the deployments")
     environment = {**files.environment(), "BESSEMER_RECIPE": _absolute(recipe), "PWD": str(folder)}
     files.deploy_log.unlink(missing_ok=True)
-    files.remember_workplace(folder)
+    files.remember_workplace(folder, _absolute(recipe))
     template = ("--base-job-template", str(shipped("work_pool.json")))
     for words in (
         ("work-pool", "create", POOL, "--type", "process", *template, "--overwrite"),

@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+import os
 import socket
 import time
 import urllib.request
@@ -16,7 +17,9 @@ from cryptography.x509.oid import NameOID
 from flows.cli import main
 from flows.service.api import OWN_AUTHORITY, is_healthy, post
 from flows.service.files import ServiceFiles, use_password, write_password
-from flows.service.server import ServiceOptions, check_free, check_open, spawn_server
+from flows.service.processes import started
+from flows.service.server import ServiceOptions, check_free, check_open, spawn_server, start_service
+from model.checksummed_json import write_sealed
 from model.errors import Infra, InputError
 
 
@@ -106,6 +109,24 @@ def test_a_certificate_needs_its_key_and_its_address(tls: tuple[Path, Path], tmp
             check_open(
                 ServiceOptions("0.0.0.0", 4200, "quickstart", tls=wrong, addresses=("https://bessemer.example.org",))
             )
+
+
+def test_options_that_a_running_service_does_not_take_are_named(tmp_path: Path) -> None:
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir()
+    for process in (files.server, files.worker, files.keeper):
+        write_sealed(process.record, {"pid": os.getpid(), "started": started(os.getpid())})
+    files.remember_address("127.0.0.1", 4311)
+    files.remember_workplace(tmp_path, "quickstart")
+    said: list[str] = []
+    start_service(tmp_path, ServiceOptions("127.0.0.1", 4311, "quickstart"), said.append)
+    assert said == ["the service is already running"]
+    options = ServiceOptions("127.0.0.1", 4312, "gpt3", addresses=("https://bessemer.example.org/",))
+    start_service(tmp_path, options, said.append)
+    assert said[2:] == [
+        "it keeps port 4311 and not 4312, recipe quickstart and not gpt3, addresses none and not"
+        f" https://bessemer.example.org: `bessemer serve stop --root {tmp_path}`, then `serve start` with these options"
+    ]
 
 
 @pytest.mark.parametrize(
