@@ -113,7 +113,7 @@ def _parse_record(benchmark: Benchmark, where: str, text: str) -> Record:
     if not isinstance(record, dict):
         raise InputError(
             f"benchmark `{benchmark.name}`: {where}{benchmark.path} is a {type(record).__name__}, not an object with"
-            f" fields."
+            f" fields. Write an object a line: `jq -c '.[]' LIST.json > ITEMS.jsonl` does so with a list of them."
         )
     return record
 

@@ -130,7 +130,7 @@ def test_files_that_cannot_be_read_say_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 1"):
         read_items((Benchmark(name="quiz", path=tmp_path / "broken.jsonl"),))
     (tmp_path / "list.jsonl").write_text("[1]\n")
-    with pytest.raises(InputError, match="is a list"):
+    with pytest.raises(InputError, match=r"is a list, not .*Write an object a line: `jq"):
         read_items((Benchmark(name="quiz", path=tmp_path / "list.jsonl"),))
 
 
