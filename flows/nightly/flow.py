@@ -46,6 +46,8 @@ def nightly(recipe: str, root: Path = Path("bessemer-data"), again: str = "", se
                 emit_run_event("promotion_blocked", run=error.run_id, current=error.current, worse=list(error.worse))
                 raise
         log.info("nightly run %s: %s, %s", night.run_id, night.state, night.why)
+        for warning in night.warnings:
+            log.warning("%s", warning)
         return FlowEnd(night, night.why, night.state.capitalize())
 
     return end_of_flow(work)
