@@ -162,9 +162,10 @@ def forget(
     point, the same command without arguments goes on. With --json nothing is asked, and without --yes the plan is all.
     """
     from flows.commands.forgetting import carry_out, plan_values, print_certified, print_plan
-    from flows.removal.affected import Request, find_leaving, recipe_without
+    from flows.nightly.history import list_nights
+    from flows.removal.affected import Request, find_leaving, recipe_without, with_files
     from flows.removal.carry_out import decide, read_pending
-    from flows.removal.replay import build_sequences, plan_replay
+    from flows.removal.replay import build_data, changed_sources, plan_replay
     from flows.runs.lineage import open_run, run_artifacts
     from flows.runs.record import recipe_of
     from model.errors import InputError
@@ -187,13 +188,17 @@ def forget(
     record = open_run(root, run_id, needs="evaluate")
     before, recipe = run_artifacts(record), recipe_of(root / "runs" / record["run_id"])
     leaving = find_leaving(root, record["run_id"], before, recipe, named)
-    without = recipe_without(recipe, record["run_id"], before, leaving, named)
-    replay = plan_replay(before, build_sequences(without, root), without.train)
+    # Of other runs only the digest of all files is kept.
+    files = next((night.files for night in list_nights(root) if night.run_id == record["run_id"]), {})
+    without = recipe_without(with_files(recipe, files), record["run_id"], before, leaving, named)
+    after = build_data(without, root)
+    replay = plan_replay(before, after["chunk"], without.train)
+    changed = changed_sources(before["sample"], after["sample"])
     print_run_header(record)
     # One of the two, since each asks an object store what it keeps.
-    values = plan_values(root, leaving, replay, without) if as_json else None
+    values = plan_values(root, leaving, replay, without, changed) if as_json else None
     if not as_json:
-        print_plan(root, leaving, named, replay, without)
+        print_plan(root, leaving, named, replay, without, changed)
     if plan or not (yes or (not as_json and typer.confirm("Train again and delete?"))):
         if as_json:
             print_json(values)

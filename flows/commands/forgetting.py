@@ -1,5 +1,6 @@
 """What `bessemer data forget` prints and runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,28 +9,38 @@ from flows.commands.run import run_recipe
 from flows.metrics.formatting import format_duration
 from flows.planning.explain import aggregates
 from flows.recipe.schema import Recipe
-from flows.removal.affected import Leaving, Request
+from flows.removal.affected import MOST_NAMED, Leaving, Request
 from flows.removal.carry_out import Pending, finish, note_end
 from flows.removal.certificate import BEYOND_A_STORE, certified
 from flows.removal.replay import ReplayPlan
 from flows.runs.lineage import open_run
+from flows.runs.model_registry import current_promotion
 from flows.runs.record import REPLAY_OF, list_runs, stage_paths
 from model.errors import InputError
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.erasure import describe_retention
 
-MOST_NAMED = 10
 
-
-def plan_values(root: Path, leaving: Leaving, replay: ReplayPlan, recipe: Recipe) -> dict[str, Any]:
-    """Return the plan of a removal for --json."""
+def plan_values(
+    root: Path, leaving: Leaving, replay: ReplayPlan, recipe: Recipe, changed: Sequence[str]
+) -> dict[str, Any]:
+    """Return the plan of a removal for --json; `changed` are the sources whose files are not those of the run."""
     retention = [] if (store := store_of(root)) is None else describe_retention(store)
     tombstones = len(recipe.chunk.tombstones)
-    return {"leaving": vars(leaving), "replay": vars(replay), "tombstones": tombstones, "retention": retention}
+    return {
+        "leaving": vars(leaving),
+        "replay": vars(replay),
+        "changed_sources": list(changed),
+        "tombstones": tombstones,
+        "retention": retention,
+    }
 
 
-def print_plan(root: Path, leaving: Leaving, request: Request, replay: ReplayPlan, recipe: Recipe) -> None:
-    """Print what leaves, what saw it, what keeps it, and from where training is repeated."""
+def print_plan(
+    root: Path, leaving: Leaving, request: Request, replay: ReplayPlan, recipe: Recipe, changed: Sequence[str]
+) -> None:
+    """Print what leaves, what saw it, what keeps it, and from where training is repeated; `changed` are the sources
+    whose files are not those of the run."""
     store, tombstones = store_of(root), len(recipe.chunk.tombstones)
     leave = "document leaves" if len(leaving.requested) == 1 else "documents leave"
     lines = [f"{len(leaving.requested):,} {leave}: {_some(leaving.requested)}"]
@@ -48,11 +59,23 @@ def print_plan(root: Path, leaving: Leaving, request: Request, replay: ReplayPla
         lines.append(f"{leaving.leaks:,} passages of benchmarks were found in them")
     lines.append(f"kept as they were decided with them: {', '.join(aggregates(recipe).values())}, held-out draw")
     lines += [f"also sampled by the run {run}, which is not changed" for run in leaving.other_runs[:MOST_NAMED]]
-    lines += [f"made from this model or compared with its documents, and not changed: {name}" for name in leaving.made]
+    if changed:
+        lines.append(
+            f"warning: files of {', '.join(changed)} are not those that the run read: some are new, gone or changed,"
+            " and the model would learn from what is there now. To change nothing but the documents that leave, put the"
+            " files back as they were, and newer ones elsewhere"
+        )
+    runs = _runs_by_artifact(root)
     lines += [
-        f"a build that has not ended, or an artifact that was set aside, may hold them and is not changed: {one}"
-        for one in leaving.unfinished
+        f"made from this model or compared with its documents, and not changed: {name}"
+        f"{''.join(f', of run {run}' for run in runs.get(name, ())[:MOST_NAMED])}"
+        for name in leaving.made
     ]
+    if leaving.unfinished:
+        lines.append(
+            "a build that has not ended, or an artifact that was set aside, may hold them and is not changed:"
+            f" {', '.join(leaving.unfinished)}; `bessemer store gc --unfinished-days 0` removes such builds"
+        )
     if store is not None:
         lines += [*describe_retention(store), *(sentence.format(store=store.address) for sentence in BEYOND_A_STORE)]
     first = "" if replay.first_position is None else f", the first at {replay.first_position:,}"
@@ -68,6 +91,19 @@ def print_plan(root: Path, leaving: Leaving, request: Request, replay: ReplayPla
     if replay.step == 0 and not recipe.train.lasting_checkpoints:
         lines.append("with train.lasting_checkpoints training could begin behind the start (docs/forget.md)")
     console().print("\n".join(lines), markup=False)
+
+
+def _runs_by_artifact(root: Path) -> dict[str, list[str]]:
+    """Return `STAGE/IDENTITY` -> ids of the runs that have the artifact; of the current model's run it says so."""
+    promotion = current_promotion(root)
+    runs: dict[str, list[str]] = {}
+    for run in list_runs(root):
+        name = run["run_id"]
+        if promotion is not None and promotion.run_id == name:
+            name += " (the current model's)"
+        for stage, path in stage_paths(run).items():
+            runs.setdefault(f"{stage}/{path.name}", []).append(name)
+    return runs
 
 
 def _some(ids: tuple[str, ...]) -> str:

@@ -5,7 +5,7 @@ The recipe without them names their ids (`sample.exclude_documents`), keeps what
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from tasks.chunk.tombstones import tombstones
 
 KEEPING = ("sample", "clean", "decontaminate", "vocab", "chunk")
 """Stages that keep what the run before decided over all documents."""
+
+MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def find_leaving(
 ) -> Leaving:
     """Return the documents that a request of the run `run_id` names, and what saw them; InputError where it names
     none."""
-    ids = _requested(artifacts, recipe, request)
+    ids = _requested(root, run_id, artifacts, recipe, request)
     duplicates: set[bytes] = set()
     copies: dict[str, str] = {}
     hexes = {one.hex() for one in ids}
@@ -105,7 +107,9 @@ def find_leaving(
     )
 
 
-def _requested(artifacts: Mapping[str, Artifact], recipe: Recipe, request: Request) -> set[bytes]:
+def _requested(
+    root: Path, run_id: str, artifacts: Mapping[str, Artifact], recipe: Recipe, request: Request
+) -> set[bytes]:
     sources = set(request.sources)
     for licence in request.licences:
         of_licence = {source.name for source in recipe.sample.sources if source.licence == licence}
@@ -119,7 +123,8 @@ def _requested(artifacts: Mapping[str, Artifact], recipe: Recipe, request: Reque
     for wanted in request.documents:
         found = find_documents(dict(artifacts), wanted)
         if not found:
-            raise InputError(f"data forget {wanted}: the run sampled no document of this id or path")
+            elsewhere = _elsewhere(root, run_id, recipe, wanted)
+            raise InputError(f"data forget {wanted}: run {run_id} sampled no document of this id or path; {elsewhere}")
         ids |= set(found)
     files = pa.array(sorted(map(as_stored, request.files)), pa.string())
     unseen = set(files.to_pylist())
@@ -131,12 +136,36 @@ def _requested(artifacts: Mapping[str, Artifact], recipe: Recipe, request: Reque
         ids |= set(rows.column("doc_id").filter(pc.or_(of_source, of_file)).to_pylist())
     if unseen:
         raise InputError(
-            f"data forget --file {min(unseen)}: the run sampled no document of this file; name it by its path within"
-            " its source, as `bessemer data history` shows it"
+            f"data forget --file {min(unseen)}: run {run_id} sampled no document of this file; name it by its path"
+            f" within its source, as `bessemer data history` shows it; {_elsewhere(root, run_id, recipe, min(unseen))}"
         )
     if not ids:
         raise InputError("data forget: no sampled document is of these sources; `bessemer data history` finds others")
     return ids
+
+
+def _elsewhere(root: Path, run_id: str, recipe: Recipe, wanted: str) -> str:
+    """Return which other runs sampled a document that the run `run_id` did not, those first whose models its own went
+    on from: it has learnt the document all the same."""
+    found: dict[Path, bool] = {}
+    others: list[str] = []
+    for run in list_runs(root):
+        path = stage_paths(run).get("sample")
+        if path is None or run["run_id"] == run_id or not (path / MANIFEST).exists():
+            continue
+        if path not in found:
+            found[path] = bool(find_documents({"sample": Artifact.open(path)}, wanted))
+        if found[path]:
+            others.append(run["run_id"])
+    learnt = [other for other in others if other in recipe.evaluate.earlier]
+    if learnt:
+        return (
+            f"its model went on from that of {', '.join(learnt)}, which did, and has learnt it: with"
+            f" `--run {learnt[0]}` it is forgotten there, and the plan names the models made from that one"
+        )
+    if others:
+        return f"{', '.join(others[:MOST_NAMED])} did: name one with --run"
+    return f"nor did another run under {root}. `bessemer data history` shows whether a file was read and not selected"
 
 
 def _count(artifact: Artifact, table: str, ids: Iterable[bytes]) -> int:
@@ -199,6 +228,16 @@ def _set_aside(root: Path, artifacts: Mapping[str, Artifact]) -> Iterator[str]:
     for folder in sorted(root.glob("artifacts/*/*")):
         if is_set_aside(folder) and folder.name.partition(".")[0] not in own:
             yield f"artifacts/{folder.parent.name}/{folder.name}"
+
+
+def with_files(recipe: Recipe, files: Mapping[str, Collection[str]]) -> Recipe:
+    """Return a recipe whose sources read the files `files` (source -> root-relative paths) alone; sources without such
+    an entry are unchanged."""
+    sources = tuple(
+        source.model_copy(update={"only": tuple(sorted(files[source.name]))}) if files.get(source.name) else source
+        for source in recipe.sample.sources
+    )
+    return recipe.model_copy(update={"sample": recipe.sample.model_copy(update={"sources": sources})})
 
 
 def recipe_without(

@@ -19,10 +19,13 @@ from model.objectives import make_objective
 from model.objectives.base import Objective
 from model.optim.schedules import TrainingSchedule
 from model.train.replay import BATCH_POSITIONS, differing_positions, reads_tokens_alone
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.build import RunContext
 from tasks.train.config import TrainStageConfig
 from tasks.train.run import trainer_run
+
+SOURCE = "source/"
+"""Prefix of the inputs of sample that are sources."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,18 @@ def _validated_by(trained: Artifact, step: int) -> bool:
     return bool(len(rows)) and int(rows.min()) < step
 
 
-def build_sequences(recipe: Recipe, root: Path) -> Artifact:
-    """Build the stages of a recipe up to chunk, and return the artifact of chunk."""
+def build_data(recipe: Recipe, root: Path) -> dict[str, Artifact]:
+    """Build the stages of a recipe up to chunk, and return their artifacts."""
     context = RunContext(root, run_id=new_run_id())
-    return run_stages(recipe, lambda stage, *inputs: BUILDERS[stage](context, *inputs), until="chunk")["chunk"]
+    return run_stages(recipe, lambda stage, *inputs: BUILDERS[stage](context, *inputs), until="chunk")
+
+
+def changed_sources(before: Artifact, after: Artifact) -> list[str]:
+    """Return the sources of which two artifacts of sample read other files, or other content of them."""
+    read = [_digests_of_sources(of) for of in (before, after)]
+    return sorted(name for name in read[0].keys() & read[1].keys() if read[0][name] != read[1][name])
+
+
+def _digests_of_sources(sample: Artifact) -> dict[str, str]:
+    parents = manifest_of(sample)["identity_parts"]["parents"]
+    return {name.removeprefix(SOURCE): digest for name, digest in parents.items() if name.startswith(SOURCE)}
