@@ -28,8 +28,9 @@ from flows.service.files import (
     running_server,
     use_password,
 )
-from model.errors import Infra, InputError
+from model.errors import AccessError, Infra, InputError
 from model.processes import collecting_seldom, die_with_parent
+from tasks.common.text import without_credentials
 
 # Prefect's own settings for a server inside a client: no UI, no schedulers that only a long-running server needs.
 EPHEMERAL = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
@@ -53,10 +54,13 @@ def prefect_server(root: Path) -> Iterator[str]:
 
     Must be entered before Prefect is imported, since it sets `PREFECT_API_URL`. A private server has the same database
     under the root as `bessemer serve start`, or one in a temporary folder where that cannot be written. Raises Infra
-    when the private server does not answer within five minutes.
+    when the private server does not answer within five minutes, and where Prefect cannot reach another one.
     """
     if os.environ.get("PREFECT_API_URL"):
-        yield os.environ["PREFECT_API_URL"]
+        if os.environ["PREFECT_API_URL"] == running_server(root) and CLIENT_AUTH not in os.environ:
+            use_password(ServiceFiles(root).password_file())
+        with _reached(os.environ["PREFECT_API_URL"], "PREFECT_API_URL in the environment", "unset PREFECT_API_URL"):
+            yield os.environ["PREFECT_API_URL"]
         return
     files = ServiceFiles(root)
     with ExitStack() as block:
@@ -69,11 +73,37 @@ def prefect_server(root: Path) -> Iterator[str]:
                 use_password(files.password_file())
                 block.enter_context(files.reporting())
             block.callback(_send_queued)
-            yield existing
+            named = "`bessemer serve start`" if of_root else "the Prefect profile"
+            mend = "stop it (`bessemer serve stop`)" if of_root else "choose another profile (`prefect profile use`)"
+            with _reached(existing, named, mend):
+                yield existing
         else:
             server = block.enter_context(_private_server(files))
             block.callback(_send_queued)
             yield server.url
+
+
+@contextmanager
+def _reached(url: str, named: str, mend: str) -> Iterator[None]:
+    """Raise Infra where Prefect cannot reach the server at `url`, which `named` names, and AccessError where the server
+    refuses the password."""
+    server = f"the Prefect server at {without_credentials(url)}, which {named} names,"
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("Failed to reach API"):
+            raise
+        raise Infra(
+            f"{server} does not answer. Start it (`bessemer serve start`), or {mend}, and run again: without one, a"
+            f" private server starts for the run"
+        ) from error
+    except Exception as error:
+        if getattr(getattr(error, "response", None), "status_code", None) not in (401, 403) or url not in str(error):
+            raise
+        raise AccessError(
+            f"{server} refuses the password, or the lack of one. Set {CLIENT_AUTH} to USER:PASSWORD (of `bessemer serve"
+            f" start`: the line in ROOT/service/password), or {mend}"
+        ) from error
 
 
 def _server_of_root(files: ServiceFiles) -> str | None:

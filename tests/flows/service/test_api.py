@@ -15,9 +15,10 @@ import yaml
 
 from flows.service import api
 from flows.service.files import ServiceFiles
+from flows.service.local_server import prefect_server
 from flows.service.server import write_deployments
 from model.environment import reach_this_machine_directly
-from model.errors import Infra
+from model.errors import AccessError, Infra
 
 
 @pytest.fixture
@@ -72,6 +73,21 @@ def test_a_refusal_is_reported_at_once(serve) -> None:
     with pytest.raises(Infra, match="409"):
         api.post(url, {})
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_run_whose_password_is_refused_says_which_one(
+    serve, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.client.orchestration import SyncPrefectClient
+
+    monkeypatch.setenv("PREFECT_API_URL", f"{serve([code])[0]}api")
+    with (
+        pytest.raises(AccessError, match="PREFECT_API_URL in the environment names, refuses the password"),
+        prefect_server(tmp_path) as url,
+        SyncPrefectClient(url) as client,
+    ):
+        client.request("GET", "/admin/version")
 
 
 def test_all_pages_of_a_server_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

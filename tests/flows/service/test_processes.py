@@ -13,7 +13,7 @@ from flows.service.local_server import prefect_server
 from flows.service.processes import Background, started, wait_until_ended
 from flows.service.server import stop_service
 from model.checksummed_json import write_sealed
-from model.errors import InputError
+from model.errors import Infra, InputError
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 DEAF = [
@@ -88,6 +88,22 @@ def test_a_run_finds_the_server_that_runs_for_its_root(tmp_path: Path, monkeypat
             assert url == "http://mine/api"
     finally:
         files.server.stop(seconds=10)
+
+
+def test_a_server_that_does_not_answer_is_named_with_what_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.client.orchestration import SyncPrefectClient
+
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    with (
+        pytest.raises(Infra, match=r"at http://127\.0\.0\.1:9/api, which PREFECT_API_URL in the environment names"),
+        prefect_server(tmp_path) as url,
+        SyncPrefectClient(url) as client,
+    ):
+        client.raise_for_api_version_mismatch()
+    with pytest.raises(RuntimeError, match="of a stage"), prefect_server(tmp_path):
+        raise RuntimeError("of a stage")
 
 
 def test_profiles_of_prefect_that_are_damaged_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
