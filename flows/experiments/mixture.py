@@ -39,7 +39,7 @@ from flows.experiments.mixture_fit import (
     r_squared,
     rank_correlation,
 )
-from flows.experiments.studies import ReportFiles, Value, read_config, study_name, write_report
+from flows.experiments.studies import ReportFiles, Value, read_config, split_settings, study_name, write_report
 from flows.experiments.trials import RunResult, Variant, as_setting, parse_editable, run_variants
 from flows.metrics.run_metrics import open_artifacts, score_rows
 from flows.metrics.statistics import IntervalValues, bootstrap, interval_of_mean
@@ -162,9 +162,10 @@ def mix(
     def work() -> FlowEnd[MixtureFound]:
         home = root.resolve()
         path = locate_recipe(recipe, home)
-        config, base = read_mix(path, proxies), load_recipe(path, home, settings)
+        of_mix, others = split_settings(settings, "mix")
+        config, base = read_mix(path, proxies, of_mix), load_recipe(path, home, others)
         config.check_enough(len(base.sample.sources))
-        study = _MixtureSearch(config, base, path, home, settings)
+        study = _MixtureSearch(config, base, path, home, tuple(others))
         with tags(f"mix:{study.folder.name}"):
             found = study.find()
         return FlowEnd(found, found["outcome"])
@@ -227,9 +228,9 @@ class MixConfig(StrictConfig):
         return proxies - max(LEAST_KEPT_BACK, round(self.kept_back * proxies))
 
 
-def read_mix(path: Path, proxies: int | None) -> MixConfig:
-    """Return the table [mix] of a recipe; RecipeError where there is none, or an invalid one."""
-    return read_config(MixConfig, path, "mix", HINT, proxies=proxies)
+def read_mix(path: Path, proxies: int | None, settings: Sequence[str] = ()) -> MixConfig:
+    """Return the table [mix] of a recipe, with `settings`; RecipeError where there is none, or an invalid one."""
+    return read_config(MixConfig, path, "mix", HINT, settings, proxies=proxies)
 
 
 class _MixtureSearch:

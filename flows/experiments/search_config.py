@@ -134,12 +134,14 @@ HINT = (
 )
 
 
-def read_search(path: Path, search_file: Path | None, trials: int | None, parallel: int | None) -> SearchConfig:
-    """Return the search of a recipe or of a separate file, with `trials` and `parallel` overridden.
+def read_search(
+    path: Path, search_file: Path | None, trials: int | None, parallel: int | None, settings: Sequence[str] = ()
+) -> SearchConfig:
+    """Return the search of a recipe or of a separate file, with `settings`, `trials` and `parallel` overridden.
 
     Raises RecipeError where there is none, or where it is invalid.
     """
-    return read_config(SearchConfig, search_file or path, TABLE, HINT, trials=trials, parallel=parallel)
+    return read_config(SearchConfig, search_file or path, TABLE, HINT, settings, trials=trials, parallel=parallel)
 
 
 Space = Mapping[str, Range | Choices]

@@ -6,14 +6,14 @@ that is called again continues; its folder has the report as `table.json`, `tabl
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, TypeVar
 
 from pydantic import ValidationError
 
 from flows.recipe.errors import format_config_errors
-from flows.recipe.load import read_toml
+from flows.recipe.load import apply_setting, read_toml
 from flows.reports.document import Document
 from model.checksummed_json import write_sealed
 from model.errors import RecipeError
@@ -39,8 +39,21 @@ def study_name(*parts: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts)).lstrip(".-") or "study"
 
 
-def read_config(kind: type[Config], path: Path, table: str = "", hint: str = "", **given: int | None) -> Config:
-    """Return the settings in a file, or in its `table`; those `given` that are not None override them.
+def split_settings(settings: Sequence[str], table: str) -> tuple[list[str], list[str]]:
+    """Return the settings `KEY=VALUE` of a table of the recipe that no run depends on, and the others."""
+    of_table = [setting for setting in settings if setting.strip().startswith(f"{table}.")]
+    return of_table, [setting for setting in settings if setting not in of_table]
+
+
+def read_config(
+    kind: type[Config],
+    path: Path,
+    table: str = "",
+    hint: str = "",
+    settings: Sequence[str] = (),
+    **given: int | None,
+) -> Config:
+    """Return the settings in a file, or in its `table`; `settings` and those `given` that are not None override them.
 
     Raises RecipeError, with the `hint`, where there is no such table, and where settings are wrong.
     """
@@ -49,6 +62,9 @@ def read_config(kind: type[Config], path: Path, table: str = "", hint: str = "",
     except FileNotFoundError as error:
         raise RecipeError(f"{path}: there is no such file") from error
     values = whole.get(table) if table else whole
+    if isinstance(values, dict):
+        for setting in settings:
+            apply_setting(whole, setting)
     if values is None:
         raise RecipeError(f"{path}: no table [{table}], {hint}")
     if not isinstance(values, dict):

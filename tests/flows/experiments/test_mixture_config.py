@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from flows.experiments.mixture import MixConfig, doubt, read_mix, write_mixture
+from flows.experiments.studies import split_settings
 from flows.recipe.load import load_recipe
 from flows.recipe.resolve import apply_mixture_weights
 from model.errors import InputError, RecipeError
@@ -20,6 +21,11 @@ def test_proxies_may_be_small_and_may_not_read_other_text(tmp_path: Path) -> Non
     config = read_mix(path, None)
     assert (config.proxies, config.fitted) == (8, 5)
     assert read_mix(path, 40).proxies == 40
+    of_mix, others = split_settings(["mix.proxies=12", "train.seed=3", "mix.settings={}"], "mix")
+    assert others == ["train.seed=3"]
+    assert (read_mix(path, None, of_mix).proxies, read_mix(path, None, of_mix).settings) == (12, {})
+    with pytest.raises(RecipeError, match=r"mix\.proxies: .*less than or equal"):
+        read_mix(path, None, ["mix.proxies=100_000"])
     path.write_text('[mix.settings]\n"budget_tokens" = 1000\n')
     with pytest.raises(RecipeError, match=r"budget_tokens would give proxies other text.*chunk\.budget_tokens"):
         read_mix(path, None)
