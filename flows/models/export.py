@@ -115,4 +115,4 @@ def _check_licence(root: Path, record: RunData | None, model: str, licence: str)
             f"export --licence {licence}: no run under {root} trained {model}, so the licences of its text are not"
             f" known. Export it without --licence, which grants nothing, or name the run that trained it."
         )
-    check_licence(licence, card_facts(record, root).sources)
+    check_licence(licence, card_facts(record, root).licences)

@@ -48,7 +48,7 @@ def model_card(
     """
     facts = card_facts(record, root)
     if licence is not None:
-        check_licence(licence, facts.sources)
+        check_licence(licence, facts.licences)
     parts = (
         _introduction(facts),
         _use(facts, class_name, tokenizer_class),
@@ -118,7 +118,7 @@ def _samples(facts: CardFacts) -> str:
 
 
 def _licence(facts: CardFacts, declared: str | None) -> str:
-    unstated = [name for name, stated in facts.sources.items() if stated is None]
+    unstated = [name for name, stated in facts.licences.items() if stated is None]
     lines = ["## Licence"]
     if declared is None:
         lines.append("No licence is declared for this model, so none is granted.")
@@ -155,6 +155,9 @@ def _data(facts: CardFacts) -> str:
         Table(columns, rows, texts=("licence",)).markdown(),
         describe_conservation(facts.findings["conservation"]),
     ]
+    if facts.learnt_before:
+        before = [f"{name}, {stated or UNSTATED}" for name, stated in facts.learnt_before.items()]
+        parts.append(f"Before that, its base models had learnt from: {_escape('; '.join(before))}.")
     if facts.findings["rows"]:
         parts.append(f"Sequences: {_escape(describe_rows(facts.findings['rows']))}.")
     return "\n\n".join(filter(None, parts))

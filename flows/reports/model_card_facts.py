@@ -6,7 +6,7 @@ applies the conditions that a source sets for derived works to the model.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from flows.reports.charts.scores import main_rows
 from flows.runs.lineage import model_of
 from flows.runs.record import RunData, list_runs, read_recipe, stage_paths
 from model.errors import RecipeError
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.manifest import MANIFEST
+from tasks.artifacts.results import ChunkResult
 from tasks.artifacts.tables.rows import SampleRow, ScoreRow
 
 MIN_LANGUAGE_SHARE = 0.01
@@ -68,6 +71,13 @@ class CardFacts:
     """The resolved recipe; empty where its file is missing."""
     model: NetworkLine
     samples: list[SampleRow]
+    learnt_before: dict[str, str | None] = field(default_factory=dict)
+    """Licence of each source of earlier runs under the root whose models training went on from: `SOURCE (run ID)`."""
+
+    @property
+    def licences(self) -> dict[str, str | None]:
+        """Licence of each source that the model has learnt from, in this run or before it."""
+        return {**self.sources, **self.learnt_before}
 
     @property
     def sources(self) -> dict[str, str | None]:
@@ -99,7 +109,35 @@ def card_facts(record: RunData, root: Path) -> CardFacts:
     """Return the facts of a run under `root`; facts of stages that did not run are empty."""
     recipe = read_recipe(root / "runs" / record["run_id"])
     findings = metrics_of(record)
-    return CardFacts(record, findings, recipe, model_of(record, root), samples(open_artifacts(record))[:MAX_SAMPLES])
+    facts = CardFacts(record, findings, recipe, model_of(record, root), samples(open_artifacts(record))[:MAX_SAMPLES])
+    return replace(facts, learnt_before=_learnt_before(recipe, facts.sources, root))
+
+
+def _learnt_before(recipe: dict[str, Any], known: Mapping[str, str | None], root: Path) -> dict[str, str | None]:
+    """Return the licences of what the models had learnt that training went on from, one after the other, as nightly
+    runs do; without sources that are `known` with the same licence. A model that no run under the root trained, such as
+    a published one, ends the chain."""
+    trained = {path: run for run in list_runs(root) if (path := stage_paths(run).get("train")) is not None}
+    named = set(known.items())
+    found: dict[str, str | None] = {}
+    while (base := recipe.get("train", {}).get("base_model")) and (run := trained.pop(Path(base), None)) is not None:
+        recipe = read_recipe(root / "runs" / run["run_id"])
+        read = _sources_read(run)
+        for source in recipe.get("sample", {}).get("sources", []):
+            licence = source["name"], source.get("licence")
+            if licence not in named and (read is None or source["name"] in read):
+                named.add(licence)
+                found[f"{source['name']} (run {run['run_id']})"] = source.get("licence")
+    return found
+
+
+def _sources_read(run: RunData) -> set[str] | None:
+    """Return the sources that the training of a run read; None where its artifact of chunk is gone."""
+    path = stage_paths(run).get("chunk")
+    if path is None or not (path / MANIFEST).exists():
+        return None
+    mixture = ChunkResult.of(Artifact.open(path).report).mixture
+    return {name for name, line in mixture.items() if line["reads"]}
 
 
 def run_that_trained(root: Path, model: Path) -> RunData | None:

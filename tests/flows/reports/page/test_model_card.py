@@ -123,6 +123,30 @@ def test_a_declared_licence_is_on_the_card_or_stops_it(made_run: Any) -> None:
     assert other.startswith("---\nlicense: other\nlicense_name: CC-BY-SA-3.1\n")
 
 
+def test_what_base_models_learnt_from_counts_for_the_licence(make: Callable[..., Any], tmp_path: Path) -> None:
+    """A chain of nightly runs: each went on from the model of the one before."""
+    made = make(tmp_path)
+    nights = {"20270101T000000Z-aaaaaa": "CC-BY-SA-4.0", "20270102T000000Z-bbbbbb": "MIT"}
+    before: dict[str, Any] = {}
+    for run_id, licence in nights.items():
+        sources = {"sample": {"sources": [{"name": "books", "licence": licence}]}, "train": before}
+        path = str(made.root / "artifacts" / "train" / run_id)
+        stages = [{"stage": "train", "identity": run_id, "path": path}]
+        write_sealed(made.root / "runs" / run_id / "recipe.json", sources)
+        write_sealed(
+            made.root / "runs" / run_id / "run.json", {**made.record, "run_id": run_id, "stages": stages, "notes": []}
+        )
+        before = {"base_model": path}
+    both = {"sources": [{"name": "books", "licence": "MIT"}, {"name": "web", "licence": "MIT"}]}
+    write_sealed(made.folder / "recipe.json", {"sample": both, "train": {**RECIPE["train"], **before}})
+    with pytest.raises(RecipeError, match=r"books \(run 20270101T000000Z-aaaaaa\) \(CC-BY-SA-4\.0\): derived works"):
+        model_card(made.record, made.root, "MIT")
+    reported = model_card(made.record, made.root, "CC-BY-SA-4.0")
+    assert "had learnt from: books (run 20270101T000000Z-aaaaaa), CC-BY-SA-4.0." in reported.replace("&#45;", "-")
+    write_sealed(made.folder / "recipe.json", {"sample": both, "train": {"base_model": "/published/model"}})
+    assert "had learnt from" not in model_card(made.record, made.root, "MIT")
+
+
 @pytest.mark.parametrize("until", ["sample", "clean", "chunk"])
 def test_a_run_that_ended_early_has_a_card_of_what_it_did(until: str, make: Callable[..., Any], tmp_path: Path) -> None:
     made = make(tmp_path, until=until)
