@@ -284,8 +284,30 @@ def _shifted_mixture(reports: Mapping[str, StageReport], settings: Mapping[str, 
         for source in sorted(far, key=lambda source: shifts[source])
     )
     limit = settings.get("limit") or 1.0
-    small = f". The limit of {limit:.2%} leaves sources too small for their weights" if limit < 1 else ""
+    small = (
+        f". The limit of {limit:.2%} leaves sources too small for their weights"
+        if limit < 1
+        else _left_out(reports, mixture)
+    )
     return [f"training read another mixture than the recipe asks for: {shares}{small}"]
+
+
+def _left_out(reports: Mapping[str, StageReport], mixture: Mapping[str, MixedSource]) -> str:
+    """Return of which sources sampling left text out that training then lacked, as a sentence behind a full stop, and
+    what to set; empty where there are none."""
+    sampled = SampleResult.among(reports)
+    left: list[str] = []
+    for source, planned in (sampled.mixture_plan if sampled else {}).items():
+        counts, line = reports["sample"].sources.get(source, SourceCounts()), mixture.get(source)
+        lacks = line is not None and line["reads"] and line["planned_share"] < line["weight"] - 1e-9
+        if lacks and counts.not_selected and planned["rate"] < 1:
+            left.append(f"{counts.not_selected:,} of {counted(counts.documents_in, 'record')} of {source}")
+    if not left:
+        return ""
+    return (
+        f". Sampling left out {', '.join(left)}, since it expected more tokens of its bytes than were left after"
+        " cleaning: set sample.tokens_per_byte and slack to what `bessemer estimate` prints"
+    )
 
 
 def _why(line: MixedSource | None, shift: float) -> str:

@@ -90,6 +90,18 @@ def test_a_mixture_a_point_off_the_weights_is_reported_with_its_cause():
     assert run_warnings({"sample": sample, "chunk": chunk}, {"limit": 0.01}) == [small]
 
 
+def test_text_that_sampling_left_out_and_training_lacked_is_reported_with_what_to_set():
+    plan = {"prose": {"weight": 0.5, "rate": 1.0}, "pages": {"weight": 0.5, "rate": 0.1}}
+    sample = sampled({"prose": counts(9, 9), "pages": SourceCounts(40, 4, not_selected=36)}, plan)
+    mixture = {"prose": mixed(0.5, 0.9, 0.9), "pages": mixed(0.5, 0.1, 0.1)}
+    chunk = chunked({"prose": counts(9, 9), "pages": counts(4, 4)}, mixture=mixture)
+    *_, remark = run_warnings({"sample": sample, "chunk": chunk}, {"limit": 1.0})
+    assert "Sampling left out 36 of 40 records of pages, since it expected more tokens of its bytes" in remark
+    assert remark.endswith("set sample.tokens_per_byte and slack to what `bessemer estimate` prints")
+    *_, remark = run_warnings({"sample": sample, "chunk": chunk}, {"limit": 0.1})
+    assert "Sampling left out" not in remark
+
+
 def test_a_mixture_within_a_point_of_the_weights_is_as_asked():
     plan = {"prose": {"weight": 0.5}, "code": {"weight": 0.5}}
     sample = sampled({"prose": counts(9, 9), "code": counts(9, 9)}, plan)
