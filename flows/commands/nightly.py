@@ -103,7 +103,7 @@ def _run(recipe: str, root: str, again: str, settings: list[str], as_json: bool,
             stack.enter_context(prefect_server(tonight.raw.root))
         stack.enter_context(remember_interrupts())
         bars = stack.enter_context(shown_progress(as_json))
-        for warning in tonight.raw.warnings():
+        for warning in tonight.warnings():
             bars.console.print(f"! {warning}", markup=False)
         from flows.nightly.flow import nightly as night_flow
 

@@ -37,7 +37,7 @@ def nightly(recipe: str, root: Path = Path("bessemer-data"), again: str = "", se
     def work() -> FlowEnd[Night]:
         ids = (again,) if again else ()
         with exit_when_run_ends(), start_nightly(recipe, root, ids, settings, log.info, check_crashes) as tonight:
-            for warning in tonight.raw.warnings():
+            for warning in tonight.warnings():
                 log.warning("%s", warning)
             server = PREFECT_API_URL.value()
             try:

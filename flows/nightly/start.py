@@ -37,6 +37,16 @@ class NightlyContext:
     def nothing_new(self) -> bool:
         return not self.night.files
 
+    def warnings(self) -> list[str]:
+        """Return sentences without full stop about what may not be intended."""
+        found = self.raw.warnings()
+        if self.base is not None and self.base.recipe.name != self.whole.name:
+            found.append(
+                f"the current model is of recipe `{self.base.recipe.name}`, and this nightly run of `{self.whole.name}`"
+                " goes on from it: a root has one current model. For a chain of its own name another --root"
+            )
+        return found
+
     def recipe(self) -> Recipe:
         return self.whole if self.base is None else self.raw.of_night(self.night.files, self.base)
 

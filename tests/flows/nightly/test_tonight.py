@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.nightly.history import Night
 from flows.nightly.recipe import Base, read_raw
+from flows.nightly.start import NightlyContext
 from model.errors import RecipeError
 from tasks.common import confinement
 
@@ -124,6 +126,15 @@ def test_a_schedule_that_ends_for_good_is_remarked(recipe: Path, tmp_path: Path)
     assert read_raw(str(recipe), tmp_path).warnings() == []
     (reported,) = read_raw(str(recipe), tmp_path, ["train.schedule.kind=cosine"]).warnings()
     assert reported.startswith("train.schedule.kind is cosine")
+
+
+def test_a_recipe_that_goes_on_from_the_model_of_another_is_remarked(recipe: Path, tmp_path: Path) -> None:
+    raw = read_raw(str(recipe), tmp_path)
+    tonight = NightlyContext(raw, raw.whole(), base(recipe, tmp_path), Night("run", raw.name))
+    assert tonight.warnings() == []
+    other = read_raw(str(recipe), tmp_path, ["name=other", "train.schedule.kind=cosine"])
+    _, reported = NightlyContext(other, other.whole(), base(recipe, tmp_path), Night("run", "other")).warnings()
+    assert f"the current model is of recipe `{raw.name}`, and this nightly run of `other` goes on from it" in reported
 
 
 @pytest.mark.parametrize(
