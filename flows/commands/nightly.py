@@ -29,7 +29,8 @@ def nightly(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")] = "",
     root: UnopenedRoot = str(DEFAULT_ROOT),
     again: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Read the files of a blocked or undone nightly run again.")
+        list[str] | None,
+        typer.Option(metavar="RUN", help="Read the files of a blocked or undone nightly run again; repeatable."),
     ] = None,
     list_nights: Annotated[bool, typer.Option("--list", help="List the nightly runs so far; run nothing.")] = False,
     settings: Settings = None,
@@ -52,7 +53,7 @@ def nightly(
         from model.errors import RecipeError
 
         raise RecipeError("nightly: name a recipe, or give --list to see the nightly runs so far")
-    night = _run(recipe, root, again or "", settings or [], as_json, verbose)
+    night = _run(recipe, root, again or [], settings or [], as_json, verbose)
     from flows.nightly.terminal import describe_nightly_run
 
     print_found(night, as_json, lambda shown: shown.print(describe_nightly_run(night), markup=False))
@@ -82,16 +83,14 @@ def _list(root: Path, as_json: bool) -> None:
         )
 
 
-def _run(recipe: str, root: str, again: str, settings: list[str], as_json: bool, verbose: bool) -> "Night":
+def _run(recipe: str, root: str, again: list[str], settings: list[str], as_json: bool, verbose: bool) -> "Night":
     from flows.nightly.finish import record_failures
     from flows.nightly.night import skip_nightly
     from flows.nightly.start import start_nightly
 
     err = console(stderr=True)
     # Without new files no server is started: that takes longer than looking for them.
-    with start_nightly(
-        recipe, root, (again,) if again else (), settings, lambda sentence: err.print(sentence, markup=False)
-    ) as tonight:
+    with start_nightly(recipe, root, again, settings, lambda sentence: err.print(sentence, markup=False)) as tonight:
         if tonight.nothing_new:
             return skip_nightly(tonight)
     quieten_prefect(verbose)
@@ -107,4 +106,4 @@ def _run(recipe: str, root: str, again: str, settings: list[str], as_json: bool,
             bars.console.print(f"! {warning}", markup=False)
         from flows.nightly.flow import nightly as night_flow
 
-        return ended(lambda: night_flow(recipe, tonight.raw.root, again, settings))
+        return ended(lambda: night_flow(recipe, tonight.raw.root, " ".join(again), settings))

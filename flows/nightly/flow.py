@@ -29,14 +29,16 @@ def nightly(recipe: str, root: Path = Path("bessemer-data"), again: str = "", se
     Args:
         recipe: A recipe file, or the name of one that ships.
         root: Folder of all artifacts, runs and nightly runs, or the address of an object store.
-        again: Id of a nightly run that was blocked or undone, whose files are to be read again.
+        again: Ids of nightly runs that were blocked or undone, whose files are to be read again, separated by blanks.
         settings: Values that override the recipe's, as `key.path=value`.
     """
     log = get_run_logger()
 
     def work() -> FlowEnd[Night]:
-        ids = (again,) if again else ()
-        with exit_when_run_ends(), start_nightly(recipe, root, ids, settings, log.info, check_crashes) as tonight:
+        with (
+            exit_when_run_ends(),
+            start_nightly(recipe, root, again.split(), settings, log.info, check_crashes) as tonight,
+        ):
             for warning in tonight.warnings():
                 log.warning("%s", warning)
             server = PREFECT_API_URL.value()

@@ -3,7 +3,9 @@
 import errno
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.nightly.finish import fail
+from flows.nightly.flow import nightly
 from flows.nightly.history import Night, list_nights
 from flows.nightly.night import Between, run_nightly, skip_nightly
 from flows.nightly.recipe import RawRecipe, read_raw
@@ -138,6 +141,29 @@ def test_the_files_of_a_night_are_asked_for_by_its_name(folder: Path, root: Path
     assert find_new_data(raw_of(folder, root), (blocked.run_id[:12],)).night.files == blocked.files
     with pytest.raises(InputError, match="no nightly run has such an id"):
         find_new_data(raw_of(folder, root), ("nobody",))
+
+
+def test_the_files_of_several_nights_are_asked_for_at_once(
+    folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command, and by the flow, whose form has one line for all of them."""
+    nights = [end_with("blocked", root, folder) for _ in range(2)]
+    words = ["nightly", str(folder / "foundry.toml"), "--root", str(root), "--again", "none", "--again"]
+    done = CliRunner().invoke(app, [*words, nights[0].run_id])
+    assert "nightly --again none: no nightly run has such an id" in " ".join(done.output.split())
+    asked: list[list[str]] = []
+
+    def start(recipe: str, root: Path, again: list[str], *others: Any) -> Any:
+        asked.append(list(again))
+        raise Infra("enough")
+
+    monkeypatch.setattr("flows.nightly.flow.start_nightly", start)
+    monkeypatch.setattr("flows.nightly.flow.end_of_flow", lambda work: work())
+    monkeypatch.setattr("flows.nightly.flow.exit_when_run_ends", nullcontext)
+    monkeypatch.setattr("flows.nightly.flow.get_run_logger", lambda: SimpleNamespace(info=None))
+    with pytest.raises(Infra, match="enough"):
+        nightly.fn("foundry.toml", root, " ".join(night.run_id for night in nights))
+    assert asked == [[night.run_id for night in nights]]
 
 
 def test_idle_nights_can_be_reported_too(webhook: Any, folder: Path, root: Path) -> None:
