@@ -164,6 +164,10 @@ def warc_pages(raw: bytes) -> list[str]:
     return [record.text for record in found if isinstance(record, Record)]
 
 
+PAGES: dict[str, Callable[[bytes], list[str]]] = {"mediawiki": wiki_pages, "warc": warc_pages}
+"""Formats whose files hold many pages, and how those at the beginning of one are read."""
+
+
 def parquet_records(path: Path) -> list[dict[str, Any]]:
     """Return the first SNIFFED_RECORDS rows of a Parquet file."""
     with pq.ParquetFile(path) as parquet:

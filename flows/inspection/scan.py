@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from flows.inspection.fields import Fields, conversation_size, count_languages, judge_fields
 from flows.inspection.file_head import (
+    PAGES,
     SNIFFED_RECORDS,
     RecordCount,
     StoredFile,
@@ -29,8 +30,6 @@ from flows.inspection.file_head import (
     parquet_records,
     read_head,
     table_records,
-    warc_pages,
-    wiki_pages,
 )
 from flows.inspection.nested import NestedText, find_nested_text, text_size
 from flows.inspection.unpack import JSONL, SUFFIXES, UNPACKED, is_hidden, is_mailbox, is_unpacked, package_of
@@ -349,10 +348,8 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         if source.format == "jsonl":
             good, unread = json_records(text, head.whole)
             records, lost = records + good, lost + unread
-        elif source.format == "mediawiki":
-            texts += wiki_pages(head.raw)
-        elif source.format == "warc":
-            texts += warc_pages(head.raw)
+        elif source.format in PAGES:
+            texts += PAGES[source.format](head.raw)
         elif source.format == "csv":
             records += itertools.islice(table_records(file.path, text), SNIFFED_RECORDS)
         else:
