@@ -28,6 +28,9 @@ MAX_HEADER_BYTES = 32 * 1024**2
 MAX_VOCABULARY_BYTES = 128 * 1024**2
 """Limit for a vocabulary; a tokenizer.json of 256,000 tokens and their merges has 35 MB."""
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""First bytes of the file that git leaves in place of a large one where Git LFS is not installed."""
+
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -92,18 +95,30 @@ def read_bounded(path: Path, limit: int, content: Content | None = None) -> byte
             f"{path} has {path.stat().st_size:,} bytes, and files of its kind have at most {limit:,}. Take an"
             f" untouched copy of the model."
         )
-    return read_bytes(path) if content is None else read_content(path, content)
+    data = read_bytes(path) if content is None else read_content(path, content)
+    _refuse_pointer(path, data)
+    return data
 
 
 def check_header(path: Path) -> None:
     """Raise InputError where a safetensors file states a header that is larger than the file or the limit."""
     with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
+        beginning = stream.read(len(LFS_POINTER))
+    _refuse_pointer(path, beginning)
+    length = int.from_bytes(beginning[:8], "little")
     if length > min(MAX_HEADER_BYTES, max(0, path.stat().st_size - 8)):
         raise InputError(
             f"{path} is not a safetensors file, or is truncated: it states a header of {length:,} bytes, has"
             f" {path.stat().st_size:,} in all, and a header has at most {MAX_HEADER_BYTES:,}. Copy it again from its"
             f" source."
+        )
+
+
+def _refuse_pointer(path: Path, data: bytes) -> None:
+    if data.startswith(LFS_POINTER):
+        raise InputError(
+            f"{path} is a pointer of Git LFS, not the file itself: the model was cloned without its large files. Run"
+            f" `git lfs pull` in its folder, or download the file again."
         )
 
 

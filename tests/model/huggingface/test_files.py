@@ -138,3 +138,12 @@ def test_pipes_devices_and_huge_files_are_no_vocabularies(tmp_path: Path) -> Non
             read_base(tmp_path / f"{name}.model")
     (tmp_path / "fine").write_bytes(b"x")
     assert read_bounded(tmp_path / "fine", 1) == b"x"
+
+
+def test_a_pointer_of_git_lfs_is_named_with_what_to_do(folder: Path, tmp_path: Path) -> None:
+    """A clone without Git LFS has such files in place of the large ones."""
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1519952168\n"
+    for name, read in ((ONE_FILE, lambda path: weight_files(path.parent)), ("tokenizer.json", read_base)):
+        (folder / name).write_text(pointer)
+        with pytest.raises(InputError, match=rf"{name} is a pointer of Git LFS.*`git lfs pull`"):
+            read(folder / name)
