@@ -3,6 +3,7 @@
 Posts of a thread with replies within replies are the usual case, and paragraphs of an article.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,3 +84,10 @@ def _texts(value: Any) -> Iterator[tuple[str | None, str]]:
         elif isinstance(one, dict):
             texts_first = sorted(one.items(), key=lambda pair: not isinstance(pair[1], str))
             left += texts_first[::-1]
+
+
+def stored_size(record: dict[str, Any], format: str) -> int:
+    """Return about how many bytes a record takes in a file: a line of JSON, or the cells of a row."""
+    if format == "csv":
+        return sum(text_size(f"{value or ''},") for value in record.values())
+    return text_size(json.dumps(record, ensure_ascii=False))

@@ -89,7 +89,8 @@ def _base_model_lines(scan: FolderScan, base: PublishedModel) -> list[str]:
     scripts = [code for code, _ in found.most_common() if code in get_args(Language)]
     lines: list[str] = []
     if scripts:
-        why = "new tokens for text that the model's vocabulary spells in many"
+        others = f"; others: {', '.join(scripts[1:])}" if scripts[1:] else ""
+        why = f"new tokens for text that the model's vocabulary spells in many{others}"
         lines += ["[vocab]", f"# extend = {{ {scripts[0]} = 4000 }}    # {why}", ""]
     lines += [
         f"[train]    # from {base.folder.name}, {format_count(base.parameters)} parameters, with its vocabulary",
@@ -157,7 +158,7 @@ def sizes_of(scan: FolderScan, base: PublishedModel | None = None) -> tuple[floa
     """Return the bytes of text in a folder, and the sizes that follow from them and its characters, or from `base`."""
     total = sum(source.text_bytes for source in scan.sources)
     if base is not None:
-        return total, sizes_with_base(base, total)
+        return total, sizes_with_base(base, [(source.text_bytes, source.samples) for source in scan.sources])
     characters = set().union(*(source.characters for source in scan.sources))
     return total, sizes(total, len(characters))
 

@@ -4,7 +4,6 @@ Only the beginnings of some files are read, and sizes come from the file system,
 """
 
 import itertools
-import json
 import os
 import re
 from collections import Counter
@@ -31,7 +30,7 @@ from flows.inspection.file_head import (
     read_head,
     table_records,
 )
-from flows.inspection.nested import NestedText, find_nested_text, text_size
+from flows.inspection.nested import NestedText, find_nested_text, stored_size, text_size
 from flows.inspection.unpack import JSONL, SUFFIXES, UNPACKED, is_hidden, is_mailbox, is_unpacked, package_of
 from model.digests import unreadable_reason
 from model.errors import InputError
@@ -97,6 +96,9 @@ _JSON = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{\s*\"[^\"\n]{0,100}\"\s
 MAX_COMPARED, COMPARED_BYTES = 200, 64 * 1024
 """Tables and JSON Lines of a subfolder up to which their fields are compared, and bytes that are read of each."""
 
+SAMPLE_CHARS = 4000
+"""Characters of a sampled text by which tokens of a vocabulary are counted."""
+
 
 @dataclass
 class ScannedSource:
@@ -117,6 +119,8 @@ class ScannedSource:
     """Whether its files have other fields than the others of their format and subfolder, and are named one by one."""
     languages: Counter[str] = field(default_factory=Counter)
     characters: set[str] = field(default_factory=set)
+    samples: list[str] = field(default_factory=list)
+    """Beginnings of some of its texts."""
 
     @property
     def stored_bytes(self) -> int:
@@ -374,11 +378,12 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     source.records = count_records(source.files)
     source.text_bytes = source.stored_bytes * (raw / stored if stored else 1.0)
     if source.format in ("jsonl", "csv"):
-        all_bytes = sum(_stored(record, source.format) for record in records)
+        all_bytes = sum(stored_size(record, source.format) for record in records)
         source.text_bytes *= sum(map(text_size, texts)) / max(1, all_bytes)
     source.characters = set().union(*(text[:100_000] for text in texts)) if texts else set()
+    chosen = spread(texts, SNIFFED_FILES)
+    source.samples = [text[:SAMPLE_CHARS] for text in chosen]
     if source.format != "code":
-        chosen = spread(texts, SNIFFED_FILES)
         source.languages = count_languages(chosen)
         pages = sum(text.lstrip()[:200].lower().startswith(("<!doctype html", "<html")) for text in chosen)
         if source.fields and pages * 2 > len(chosen):
@@ -393,10 +398,3 @@ def _judged(records: list[dict[str, Any]]) -> Fields:
     fields = judge_fields(records)
     chosen = sum(len(str(record.get(fields.text) or "")) for record in records) if fields.text else 0
     return fields if sum(map(conversation_size, records)) <= chosen else replace(fields, text=None)
-
-
-def _stored(record: dict[str, Any], format: str) -> int:
-    """Return about how many bytes a record takes in a file: a line of JSON, or the cells of a row."""
-    if format == "csv":
-        return sum(text_size(f"{value or ''},") for value in record.values())
-    return text_size(json.dumps(record, ensure_ascii=False))

@@ -6,10 +6,12 @@ almost as good as new text (Muennighoff et al. 2023), it is enough for a network
 "Scaling Laws with Vocabulary", approach 1: embedding parameters grow as the power .83 of all others; 39K entries of
 width 3,200 for 3B). So small networks get small vocabularies, and most of their parameters are in the blocks.
 
-A published model that is trained further has vocabulary and network; the text decides the budget alone.
+A published model that is trained further has vocabulary and network; the text decides the budget alone, by the tokens
+that its vocabulary gives samples of it.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,6 +100,8 @@ class Sizes:
     network: Network | PublishedModel
     budget_tokens: int
     """Tokens that training reads, repetitions included."""
+    bytes_per_token: float
+    """Bytes of text in a token."""
 
     @property
     def parameters(self) -> int:
@@ -106,11 +110,6 @@ class Sizes:
             return self.network.parameters
         return self.network.parameters(self.vocab_size)
 
-    @property
-    def bytes_per_token(self) -> float:
-        """Bytes of text in a token."""
-        return bytes_per_token(self.vocab_size)
-
 
 def read_base_model(folder: Path) -> PublishedModel:
     """Return the published model in a folder; raise InputError where it is none that can be trained further here."""
@@ -118,9 +117,16 @@ def read_base_model(folder: Path) -> PublishedModel:
     from tasks.train.base_model import network_in, vocabulary_of_base
 
     if not is_published(folder):
+        problem, download = f"has no {SETTINGS}", ""
+        if not folder.exists():
+            problem = "does not exist"
+            if len(folder.parts) == 2 and not folder.is_absolute():
+                download = f" One of the Hugging Face hub is copied by `hf download {folder} --local-dir FOLDER`."
+        elif not folder.is_dir():
+            problem = "is a file"
         raise InputError(
-            f"--base-model {folder} has no {SETTINGS}. Name the folder of a published model, with {SETTINGS}, weights"
-            f" and vocabulary; docs/continue_training.md has the recipe for a model of an earlier run."
+            f"--base-model {folder} {problem}. Name the folder of a published model, with {SETTINGS}, weights and"
+            f" vocabulary.{download} For a model of an earlier run, docs/continue_training.md has the recipe."
         )
     network = network_in(folder)
     if vocabulary_of_base(folder) is None:
@@ -129,11 +135,44 @@ def read_base_model(folder: Path) -> PublishedModel:
     return PublishedModel(folder.absolute(), network.vocab_size, parameter_count(network), network.context, context)
 
 
-def sizes_with_base(base: PublishedModel, text_bytes: float) -> Sizes:
-    """Return the sizes of a training that continues from `base`, with a budget as for a new network."""
-    tokens = max(1, round(text_bytes / bytes_per_token(base.vocab_size)))
+def sizes_with_base(base: PublishedModel, texts: Sequence[tuple[float, Sequence[str]]]) -> Sizes:
+    """Return the sizes of a training that continues from `base`, with a budget as for a new network.
+
+    `texts` has the bytes of text of each source and samples of it. A vocabulary trained on other languages may need
+    several times as many tokens as one of the text itself, so its tokens are counted in the samples.
+    """
+    text_bytes = sum(size for size, _ in texts)
+    per_source = _bytes_per_token_of(base, [samples for _, samples in texts])
+    exact = sum(size / each for (size, _), each in zip(texts, per_source, strict=True))
+    tokens = max(1, round(exact))
     budget = min(EPOCHS * tokens, TOKENS_PER_PARAMETER * base.parameters)
-    return Sizes(tokens, base.vocab_size, base, max(budget, 2 * base.context))
+    of_token = text_bytes / exact if exact else bytes_per_token(base.vocab_size)
+    return Sizes(tokens, base.vocab_size, base, max(budget, 2 * base.context), of_token)
+
+
+def _bytes_per_token_of(base: PublishedModel, sources: Sequence[Sequence[str]]) -> list[float]:
+    """Return for the samples of each source the bytes of a token in the vocabulary of `base`; the estimate where there
+    are none, or the vocabulary cannot be read, which the checks of the recipe report."""
+    from tasks.tokenizer.released import read_base
+    from tasks.train.base_model import vocabulary_of_base
+    from tasks.vocab.comparison import TokenCounter
+    from tasks.vocab.extenders import kind_of
+
+    estimate = bytes_per_token(base.vocab_size)
+    found: list[float] = []
+    try:
+        vocabulary = vocabulary_of_base(base.folder)
+        assert vocabulary is not None, "a published model has a vocabulary, or is refused"
+        model = read_base(vocabulary[0])
+        kind_of(model)
+        for samples in sources:
+            counter = TokenCounter(model)
+            counter.encode([*samples])
+            size = sum(len(sample.encode(errors="replace")) for sample in samples)
+            found.append(size / counter.tokens if counter.tokens else estimate)
+    except (InputError, ValueError):
+        return [estimate] * len(sources)
+    return found
 
 
 def sizes(text_bytes: float, characters: int = 0) -> Sizes:
@@ -151,7 +190,7 @@ def _sizes(network: Network, text_bytes: float, characters: int) -> Sizes:
     vocabulary = vocabulary_of(network, characters)
     tokens = max(1, round(text_bytes / bytes_per_token(vocabulary)))
     budget = min(EPOCHS * tokens, TOKENS_PER_PARAMETER * network.parameters(vocabulary))
-    return Sizes(tokens, vocabulary, network, max(budget, 2 * network.context))
+    return Sizes(tokens, vocabulary, network, max(budget, 2 * network.context), bytes_per_token(vocabulary))
 
 
 def vocabulary_of(network: Network, characters: int = 0) -> int:

@@ -1,5 +1,6 @@
 """Print folder scans and previews in a terminal: colours in a terminal, marks in a pipe, and long texts shortened."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,9 +123,8 @@ def print_scan(scan: FolderScan, recipe: Path, remarks: Sequence[str], console: 
     for remark in remarks:
         console.print(f"[yellow]![/] {escape(remark)}", width=PAGE_WIDTH)
     console.print(f"\nwrote {escape(str(recipe))}; next:")
-    console.print(f"  bessemer check {escape(str(recipe))}", soft_wrap=True)
-    console.print(f"  bessemer estimate {escape(str(recipe))}", soft_wrap=True)
-    console.print(f"  bessemer run {escape(str(recipe))}", soft_wrap=True)
+    for command in ("check", "estimate", "run"):
+        console.print(f"  bessemer {command} {escape(shlex.quote(str(recipe)))}", soft_wrap=True)
 
 
 def print_views(views: "Sequence[View | TokenizedText]", console: Console, *, full: bool) -> None:

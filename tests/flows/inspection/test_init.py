@@ -750,3 +750,8 @@ def test_a_base_model_that_is_none_is_refused_before_the_folder_is_read(
     assert done.exit_code == InputError.exit_code
     assert message in done.output
     assert not (tmp_path / "it.toml").exists()
+
+
+def test_the_next_commands_quote_a_path_with_blanks(folder: Path, tmp_path: Path):
+    done = CliRunner().invoke(app, ["init", str(folder), "--output", str(tmp_path / "my recipe.toml")])
+    assert f"bessemer run '{tmp_path / 'my recipe.toml'}'" in done.output

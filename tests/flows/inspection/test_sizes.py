@@ -1,9 +1,29 @@
 """Vocabulary, network and budget of a new recipe, from the amount of text."""
 
-import pytest
+import json
+from pathlib import Path
 
-from flows.inspection.sizes import NETWORKS, bytes_per_token, sizes, vocabulary_of
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from flows.inspection.recipe_writer import sizes_of
+from flows.inspection.scan import scan_folder
+from flows.inspection.sizes import NETWORKS, bytes_per_token, read_base_model, sizes, vocabulary_of
 from model.config.network import GPTConfig
+from model.errors import InputError
+
+ENGLISH = "The furnace was lit before dawn and the iron ran white into the sand of the moulds. "
+RUSSIAN = "Печь затопили ещё до рассвета, и железо потекло белым ручьём в песчаные формы на дворе. "
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 512,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 4096,
+}
 
 
 @pytest.mark.parametrize(
@@ -58,3 +78,37 @@ def test_the_networks_are_valid_and_their_parameters_those_of_their_matrices() -
         )
         matrices = sum(weight.numel() for weight in make_network(config).parameters() if weight.dim() == 2)
         assert network.parameters(512) == matrices
+
+
+def test_the_budget_counts_the_tokens_that_the_vocabulary_of_the_base_model_gives_the_text(tmp_path: Path) -> None:
+    """A vocabulary of English spells Russian in bytes, 2 per letter, not in tokens of 2.6 bytes."""
+    vocabulary = Tokenizer(models.BPE())
+    vocabulary.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    vocabulary.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    vocabulary.train_from_iterator([ENGLISH], trainers.BpeTrainer(vocab_size=512, initial_alphabet=alphabet))
+    for folder in ("llama", "text"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA))
+    vocabulary.save(str(tmp_path / "llama" / "tokenizer.json"))
+    for number in range(8):
+        (tmp_path / "text" / f"{number}.txt").write_text(RUSSIAN * 20)
+    base, scan = read_base_model(tmp_path / "llama"), scan_folder(tmp_path / "text")
+    total, chosen = sizes_of(scan, base)
+    exact = 8 * len(vocabulary.encode(RUSSIAN * 20).ids)
+    assert chosen.tokens == pytest.approx(exact, rel=0.02)
+    assert chosen.bytes_per_token == pytest.approx(total / exact, rel=0.02)
+    # The checks of the recipe report a vocabulary that cannot be read; the budget is an estimate then.
+    (tmp_path / "llama" / "tokenizer.json").write_text("{")
+    assert sizes_of(scan, base)[1].tokens == round(total / (9 / 3.5))
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("Qwen/Qwen3-0.6B", "does not exist"), ("a/b/c", "does not exist"), (".", "has no config")]
+)
+def test_a_base_model_that_is_no_folder_here_is_refused_with_how_a_model_of_the_hub_is_copied(
+    name: str, problem: str
+) -> None:
+    with pytest.raises(InputError, match=f"--base-model {name} {problem}") as refused:
+        read_base_model(Path(name))
+    assert ("`hf download Qwen/Qwen3-0.6B --local-dir FOLDER`" in str(refused.value)) == ("Qwen" in name)
