@@ -79,6 +79,7 @@ def write_short_recipe(scan: FolderScan, name: str, base: PublishedModel | None 
         f"max_reject_share = {max(0.05, min(0.9, round(2 * bad, 2))):g}    # a run stops if more cannot be read",
         "",
         *(_new_model_lines(chosen) if base is None else _base_model_lines(scan, base)),
+        *_gate_lines(scan, base),
         *_benchmark_lines(scan),
     ]
     return "\n".join(lines) + "\n"
@@ -178,6 +179,18 @@ def _benchmark_lines(scan: FolderScan) -> list[str]:
         "# [[benchmarks]]    # what it leaked into the text is cut out, and the model is scored on it",
         f"# task = {toml_value(first)}    # one that ships{more}",
         f'# path = {toml_value(EXAMPLE_FILE)}    # its items on this machine, or instead: source = "hub"',
+    ]
+
+
+def _gate_lines(scan: FolderScan, base: PublishedModel | None) -> list[str]:
+    """Return a gate to switch on, which compares with the base model; other networks than a GPT have none."""
+    if base is None or base.architecture != "gpt":
+        return []
+    return [
+        "# [evaluate.gate]    # scores the base model too; the run fails if it is better by more than max_rise",
+        f"# sources = {toml_value(source_names(scan.sources))}    # whose held-out text both are scored on",
+        "# max_rise = 0.02    # share of the base model's bits per byte",
+        "",
     ]
 
 

@@ -82,6 +82,7 @@ class PublishedModel:
     """A published model that is trained further."""
 
     folder: Path
+    architecture: str
     vocab_size: int
     parameters: int
     longest_row: int
@@ -132,7 +133,14 @@ def read_base_model(folder: Path) -> PublishedModel:
     if vocabulary_of_base(folder) is None:
         raise InputError(f"--base-model {folder} has no vocabulary that can be read here. Copy the whole folder.")
     context = network.context if has_position_table(network) else min(network.context, LONGEST_ROW)
-    return PublishedModel(folder.absolute(), network.vocab_size, parameter_count(network), network.context, context)
+    return PublishedModel(
+        folder.absolute(),
+        network.architecture,
+        network.vocab_size,
+        parameter_count(network),
+        network.context,
+        context,
+    )
 
 
 def sizes_with_base(base: PublishedModel, texts: Sequence[tuple[float, Sequence[str]]]) -> Sizes:

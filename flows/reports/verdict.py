@@ -2,6 +2,7 @@
 try next. The run page begins with it, and it is the last screen of a run in a terminal.
 """
 
+import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from flows.metrics.lines import Metrics
 from flows.metrics.run_metrics import asked_stages, missing_artifacts
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.scores import chance_of, main_metric
+from flows.runs.guards import describe_gate
 from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, RunData, newest_runs, read_recipe, stage_paths, state_of
 from tasks.artifacts.tables.rows import ScoreRow
 
@@ -29,6 +31,9 @@ RUNS_SEARCHED = 20
 DUPLICATES = "dedup"
 
 PROMPT = "The "
+
+COMPARED_RISE = 1.0
+"""Rise of the base model's bits per byte up to which a run that compares with it does not fail."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,9 @@ def verdict(record: RunData, findings: Metrics, root: Path, *, name: str | None 
     repeated = f"{findings['repeated_text']}." if findings["repeated_text"] else ""
     return Verdict(
         made=_made(record, findings),
-        quality=" ".join(filter(None, (_held_out(findings), repeated, _benchmarks(findings["scores"])))),
+        quality=" ".join(
+            filter(None, (_held_out(findings), _since_base(findings), repeated, _benchmarks(findings["scores"])))
+        ),
         dropped=_dropped(findings),
         attention=tuple(_attention(record, findings)),
         next_steps=tuple(_next_steps(record, findings, root, name or record["run_id"])),
@@ -108,6 +115,11 @@ def _held_out(findings: Metrics) -> str:
     if ngram and mine >= ngram:
         return f"{text} It learnt more than a compressor finds, and less than counting short sequences gives."
     return f"{text} It learnt more from its text than counting short sequences gives." if ngram else text
+
+
+def _since_base(findings: Metrics) -> str:
+    """Return how far the bits per byte are from those of the base model, where the gate measured it."""
+    return f"{gate}." if (gate := describe_gate(findings["gate"])) else ""
 
 
 def _more_or_less(mine: float, other: float) -> str:
@@ -208,6 +220,12 @@ def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> li
         again = re.sub(r" --set train\.model\.layers=\S+", "", command)
         again += f" --set train.model.layers={2 * layers}"
         steps.append(NextStep("change one thing", f"bessemer {again}{rooted}"))
+    measured = [line["source"] for line in findings["bits_per_byte"] if line["model"] is not None]
+    sources = [source for source in measured if source != "all"]
+    if train.get("base_model") is not None and command and sources and not describe_gate(findings["gate"]):
+        gate = shlex.quote(f"evaluate.gate.sources={json.dumps(sources, ensure_ascii=False)}")
+        again = f"{command} --set {gate} --set evaluate.gate.max_rise={COMPARED_RISE:g}"
+        steps.append(NextStep("compare with its base", f"bessemer {again}{rooted}"))
     newest = newest_runs(root, RUNS_SEARCHED)[0]
     earlier = [run for run in newest if run["run_id"] < folder and run["recipe_name"] == record["recipe_name"]]
     trained = [run["run_id"] for run in earlier if "train" in stage_paths(run)]

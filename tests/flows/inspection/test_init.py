@@ -5,7 +5,9 @@ import gzip
 import io
 import json
 import mailbox
+import re
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Callable
 from email.message import EmailMessage
@@ -31,6 +33,7 @@ from model.config.rules import check_compatible_architecture
 from model.errors import InputError, RecipeError
 from tasks.artifacts.build import RunContext
 from tasks.artifacts.results import SampleResult
+from tasks.evaluate.config import GateConfig
 from tasks.train.base_model import network_in
 
 ENGLISH = "The furnace was lit before dawn and the iron ran white into the sand of the moulds. "
@@ -725,6 +728,9 @@ def test_a_base_model_is_trained_further_with_its_vocabulary_in_rows_of_a_thousa
         assert (recipe.vocab.base, recipe.vocab.embedding_rows) == (published / "tokenizer.json", 512)
         assert (recipe.train.model.context, recipe.train.model.width) == (1024, 16)
         assert (recipe.chunk.row_length, recipe.train.micro_batch_rows) == (1025, 1)
+    short = tomllib.loads(re.sub(r"(?m)^# (?=\[evaluate|sources|max_rise)", "", (tmp_path / "short.toml").read_text()))
+    assert [*short["evaluate"]["gate"]["sources"]] == [source["name"] for source in short["sources"]]
+    assert short["evaluate"]["gate"]["max_rise"] == GateConfig(sources=("a",)).max_rise
     # Most texts are Chinese, for whose script the vocabulary can be extended.
     assert "# extend = { zh = 4000 }" in (tmp_path / "short.toml").read_text()
 

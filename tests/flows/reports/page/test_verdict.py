@@ -130,6 +130,23 @@ def test_next_steps_are_commands_of_this_run(make: Callable[..., Any], tmp_path:
     assert [step.command for step in failed] == [f"bessemer run mine.toml {root}", f"bessemer data peek clean {root}"]
 
 
+def test_a_model_that_continues_another_is_compared_with_it(make: Callable[..., Any], tmp_path: Path) -> None:
+    made = make(tmp_path)
+    write_sealed(made.folder / "recipe.json", {"train": {"model": {"layers": 3}, "base_model": "/models/qwen"}})
+    command = "run mine.toml --set seed=2"
+    step = next(step for step in words(made, command=command).next_steps if step.why == "compare with its base")
+    assert step.command == (
+        f'bessemer {command} --set \'evaluate.gate.sources=["books", "web"]\' --set evaluate.gate.max_rise=1'
+        f" --root {made.root}"
+    )
+    findings = collect_metrics({**made.record, "command": command})
+    gate = {"max_rise": 1.0, "rises": {"books": -0.25, "web": 0.031}}
+    measured = verdict({**made.record, "command": command}, {**findings, "gate": gate}, made.root)
+    said = "Bits per byte relative to the base model: books -25.0%, web +3.1%; the gate allows +100.0%: passed."
+    assert said in measured.quality
+    assert "compare with its base" not in [step.why for step in measured.next_steps]
+
+
 def test_the_last_screen_has_at_most_thirty_lines(make: Callable[..., Any], tmp_path: Path) -> None:
     remains = {"cloze": {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 1}}
     training = {"steps": 10, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "rollbacks": 3, "skipped_steps": 0}
