@@ -7,6 +7,7 @@ and split by the context's length, which scores some continuations from a wrong 
 Needs the extra `lmeval`. Nothing is downloaded: tasks are YAML files of a folder, and their data local files.
 """
 
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from model.errors import InputError
+from model.errors import BessemerError, InputError
 from model.inference.scoring import text_nats
 from model.nn.gpt import GPT
 from tasks.evaluate.benchmarks.likelihood import CausalScorer
@@ -88,21 +89,42 @@ def harness_scores(
 ) -> dict[str, dict[str, Any]]:
     """Return the value of each task and metric, for tasks whose YAML files are in `folder`.
 
-    Raises InputError for a model that is not a GPT, and for a task that the folder does not have.
+    Raises InputError for a model that is not a GPT, for a task that the folder does not have, and for one that the
+    harness cannot load or format.
     """
     if not isinstance(trained.network, GPT):
         raise InputError(
             f"harness: a {trained.network.config.architecture} has no likelihood of a continuation. Its benchmarks are"
             f" those of the evaluate stage."
         )
+    if not folder.is_dir():
+        raise InputError(f"harness: --folder {folder} is no folder. Name the one with the YAML files of the tasks.")
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     for task in tasks:
         if task not in manager.all_tasks:
             raise InputError(
                 f"harness: {folder} has no task `{task}` (it has {', '.join(sorted(manager.all_tasks)) or 'none'})."
             )
-    found = evaluate(HarnessModel(trained.network, trained.tokenizer), manager, tasks, shots=shots, limit=limit)
+    model = HarnessModel(trained.network, trained.tokenizer)
+    try:
+        found = evaluate(model, manager, tasks, shots=shots, limit=limit)
+    except BessemerError:
+        raise
+    except Exception as error:
+        if _passed_model(error):
+            raise
+        raise InputError(
+            f"harness: {', '.join(tasks)}: the harness cannot load or format it: {type(error).__name__}: {error}. Check"
+            f" the YAML files and their data; relative paths in `data_files` count from the folder where the command"
+            f" runs ({Path.cwd()})."
+        ) from error
     return {task: dict(figures) for task, figures in found["results"].items()}
+
+
+def _passed_model(error: BaseException) -> bool:
+    """Return whether the error comes from the scoring of our model, not from the harness's reading of the tasks."""
+    (_, *inner) = traceback.extract_tb(error.__traceback__)
+    return any(frame.filename == __file__ and frame.name != evaluate.__name__ for frame in inner)
 
 
 def evaluate(

@@ -186,3 +186,41 @@ def test_a_task_that_is_not_there_is_named(tmp_path: Path, tokenizer: Tokenizer,
         harness_scores(trained, tmp_path / "tasks", ["piqa"])
     scores = harness_scores(trained, tmp_path / "tasks", ["quiz"], shots=0, limit=3)
     assert 0 <= scores["quiz"]["acc,none"] <= 1
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize(
+    ("right", "wrong", "reported"),
+    [
+        ("quiz.jsonl", "absent.jsonl", r"FileNotFoundError: .*absent\.jsonl.*relative paths in `data_files`"),
+        ("{{question}}", "{{no_field}}", "'no_field' is undefined"),
+        ("multiple_choice", "many_choices", "invalid output_type 'many_choices'"),
+    ],
+)
+def test_a_task_that_the_harness_cannot_load_is_no_bug_of_ours(
+    right: str, wrong: str, reported: str, tmp_path: Path, tokenizer: Tokenizer, network: GPT
+) -> None:
+    task(tmp_path, "quiz", CHOICES, QUIZ, delimiter=" ")
+    (file,) = (tmp_path / "tasks").glob("*.yaml")
+    text = file.read_text()
+    file.write_text(text.replace(right, wrong))
+    assert file.read_text() != text
+    with pytest.raises(InputError, match=f"(?s)harness: quiz: .*{reported}"):
+        harness_scores(Trained(tmp_path, network, tokenizer, {}), tmp_path / "tasks", ["quiz"])
+
+
+@pytest.mark.usefixtures("offline")
+def test_an_error_of_our_model_stays_a_bug_and_a_folder_that_is_none_is_named(
+    tmp_path: Path, tokenizer: Tokenizer, network: GPT, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task(tmp_path, "quiz", CHOICES, QUIZ, delimiter=" ")
+    trained = Trained(tmp_path, network, tokenizer, {})
+    with pytest.raises(InputError, match=r"--folder .*nowhere is no folder"):
+        harness_scores(trained, tmp_path / "nowhere", ["quiz"])
+
+    def broken(*_: Any) -> float:
+        raise ValueError("a fault of the scorer")
+
+    monkeypatch.setattr(CausalScorer, "score", broken)
+    with pytest.raises(ValueError, match="a fault of the scorer"):
+        harness_scores(trained, tmp_path / "tasks", ["quiz"])
