@@ -225,7 +225,7 @@ def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> li
     if train.get("base_model") is not None and command and sources and not describe_gate(findings["gate"]):
         gate = shlex.quote(f"evaluate.gate.sources={json.dumps(sources, ensure_ascii=False)}")
         again = f"{command} --set {gate} --set evaluate.gate.max_rise={COMPARED_RISE:g}"
-        steps.append(NextStep("compare with its base", f"bessemer {again}{rooted}"))
+        steps.append(NextStep("compare to base", f"bessemer {again}{rooted}"))
     newest = newest_runs(root, RUNS_SEARCHED)[0]
     earlier = [run for run in newest if run["run_id"] < folder and run["recipe_name"] == record["recipe_name"]]
     trained = [run["run_id"] for run in earlier if "train" in stage_paths(run)]

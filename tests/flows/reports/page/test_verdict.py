@@ -134,7 +134,7 @@ def test_a_model_that_continues_another_is_compared_with_it(make: Callable[..., 
     made = make(tmp_path)
     write_sealed(made.folder / "recipe.json", {"train": {"model": {"layers": 3}, "base_model": "/models/qwen"}})
     command = "run mine.toml --set seed=2"
-    step = next(step for step in words(made, command=command).next_steps if step.why == "compare with its base")
+    step = next(step for step in words(made, command=command).next_steps if step.why == "compare to base")
     assert step.command == (
         f'bessemer {command} --set \'evaluate.gate.sources=["books", "web"]\' --set evaluate.gate.max_rise=1'
         f" --root {made.root}"
@@ -144,7 +144,7 @@ def test_a_model_that_continues_another_is_compared_with_it(make: Callable[..., 
     measured = verdict({**made.record, "command": command}, {**findings, "gate": gate}, made.root)
     said = "Bits per byte relative to the base model: books -25.0%, web +3.1%; the gate allows +100.0%: passed."
     assert said in measured.quality
-    assert "compare with its base" not in [step.why for step in measured.next_steps]
+    assert "compare to base" not in [step.why for step in measured.next_steps]
 
 
 def test_the_last_screen_has_at_most_thirty_lines(make: Callable[..., Any], tmp_path: Path) -> None:
