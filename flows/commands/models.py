@@ -222,7 +222,10 @@ def finetune(
         Path, typer.Option("--task", metavar="FILE.toml", help="The task file, as above; see docs/using_models.md.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the result; ROOT/finetuned/FILE by default. Never overwritten.")
+        Path | None,
+        typer.Option(
+            "--out", "--output", "-o", help="Folder for the result; ROOT/finetuned/FILE by default. Never overwritten."
+        ),
     ] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,

@@ -12,7 +12,7 @@ from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.digests import digest_file
 from model.errors import InputError
 from model.files import link_or_copy, make_folders, sync_directory, sync_file
-from model.model_files import is_published
+from model.model_files import SETTINGS, is_published
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.manifest import MANIFEST
 from tasks.models.load import ModelSource, Trained, load_source
@@ -48,7 +48,13 @@ def find_source(root: Path, model: str) -> ModelSource:
     elif is_published(folder) or (folder / DESCRIPTION_FILE).is_file():
         return ModelSource(folder)
     else:
-        artifacts = run_artifacts(open_run(root, model, needs="train"))
+        try:
+            artifacts = run_artifacts(open_run(root, model, needs="train"))
+        except InputError as error:
+            problem = f"there is no folder {model}, and no run"
+            if folder.exists():
+                problem = f"{model} is no folder of a model, since it has neither {SETTINGS} nor {MANIFEST}, and no run"
+            raise InputError(f"{problem}: {error}") from error
         if "finetune" in artifacts:
             return _with_vocabulary(artifacts["finetune"])
     trained, vocab = find_model(root, model)

@@ -51,9 +51,12 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> RunData:
     if not found and (root / "runs" / run_id / RECORD).is_file():
         return read_run(root / "runs" / run_id)
     if len(found) != 1:
-        known = ", ".join(name for name, _ in runs[-5:])
+        # Where a model is asked for: runs that made one, not exports and failed ones.
+        stages = {needs, "finetune"} if needs == "train" else {needs}
+        names = [name for name, run in runs if stages & stage_paths(run).keys()] or [name for name, _ in runs]
+        known = ", ".join(names[-5:])
         problem = "no run" if not found else f"{len(found)} runs"
-        latest = f"the latest are {known}" if len(runs) > 1 else f"the only one is {known}"
+        latest = f"the latest are {known}" if len(names) > 1 else f"the only one is {known}"
         raise InputError(f"{problem} under {root} with an id that begins `{run_id}`; {latest}")
     return found[0]
 

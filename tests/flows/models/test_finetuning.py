@@ -104,7 +104,7 @@ def test_an_exported_model_is_taught_like_its_original(home: Path, bessemer: Cal
     for name, model in (("own", home / "t5"), ("exported", home / "out")):
         if name == "exported":
             assert bessemer("model", "export", home / "t5", model).exit_code == 0
-        reported = bessemer("model", "finetune", model, "--task", home / "metals.toml", "--out", home / name)
+        reported = bessemer("model", "finetune", model, "--task", home / "metals.toml", "--output", home / name)
         assert reported.exit_code == 0, reported.stderr
     own, exported = ((home / name / "model.safetensors").read_bytes() for name in ("own", "exported"))
     assert own == exported

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.models.load import find_source
 from flows.recipe.load import load_recipe
 from flows.runs.lineage import open_run
 from flows.runs.record import check_run_id, list_runs, new_run_id
@@ -59,3 +60,26 @@ def test_a_run_is_opened_by_its_id_though_another_id_begins_with_it(tmp_path: Pa
     assert [open_run(tmp_path, name)["run_id"] for name in ("big", "bigg")] == ["big", "bigger"]
     with pytest.raises(InputError, match="2 runs"):
         open_run(tmp_path, "bi")
+
+
+def test_runs_that_have_what_is_asked_for_are_named_where_none_is_found(tmp_path: Path) -> None:
+    made = {"1-sampled": ["sample"], "2-trained": ["sample", "train"], "3-tuned": ["finetune"], "4-failed": []}
+    for run_id, stages in made.items():
+        entries = [{"stage": stage, "identity": "s", "path": "s"} for stage in stages]
+        record = {"run_id": run_id, "state": "completed", "started": float(run_id[0]), "stages": entries}
+        write_sealed(tmp_path / "runs" / run_id / "run.json", record)
+    with pytest.raises(InputError, match=r"no run .* `none`; the latest are 2-trained, 3-tuned$"):
+        open_run(tmp_path, "none", needs="train")
+    with pytest.raises(InputError, match=r"no run .* `none`; the latest are 1-sampled, 2-trained$"):
+        open_run(tmp_path, "none")
+    with pytest.raises(InputError, match=r"`none`; the latest are 1-sampled, 2-trained, 3-tuned, 4-failed$"):
+        open_run(tmp_path, "none", needs="evaluate")
+
+
+def test_a_folder_that_holds_no_model_is_named_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()
+    with pytest.raises(InputError, match=r"base is no folder of a model, since it has neither config\.json nor"):
+        find_source(tmp_path / "root", "base")
+    with pytest.raises(InputError, match=r"^there is no folder none, and no run: .*root holds no run"):
+        find_source(tmp_path / "root", "none")
