@@ -62,12 +62,12 @@ def resume_training(
 
     Rate, clipping, optimizer, activation, dtype, loss scale and engine can be changed; settings of the data cannot. The
     change is recorded in the model, and so in the identity of everything made from it. Without a change, `bessemer run`
-    resumes by itself.
+    resumes by itself. A training that paused at `train.pause_share` goes on to its end.
 
     If the code or a library has changed since the training began, 20 of its steps are repeated first and must give the
     same losses.
     """
-    from flows.models.training_control import changes, resume, unfinished
+    from flows.models.training_control import changes, resume, unfinished, without_pause
 
     found = unfinished(root, run_id)
     if found.other is not None and not as_json:
@@ -81,7 +81,7 @@ def resume_training(
         )
     if not as_json:
         console().print(f"resuming from step {decision.to_step} of run {found.run_id}", markup=False)
-    run_recipe(found.recipe, root, {}, as_json, verbose)
+    run_recipe(without_pause(found.recipe), root, {}, as_json, verbose)
 
 
 @training.command()

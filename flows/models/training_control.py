@@ -116,6 +116,11 @@ def resume(
     return done
 
 
+def without_pause(recipe: Recipe) -> Recipe:
+    """Return the recipe without `train.pause_share`, at which the training has paused already and would again."""
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"pause_share": None})})
+
+
 def changes(settings: Sequence[str]) -> dict[str, Any]:
     """Parse settings such as `train.optimizer.kind=sgd` to the trainer's paths; `train.model.X` becomes `model.X`."""
     named: dict[str, Any] = {}

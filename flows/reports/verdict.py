@@ -75,7 +75,8 @@ def _made(record: RunData, findings: Metrics) -> str:
     if state in (INTERRUPTED, PAUSED):
         when = f" at {format_time(finished)}" if (finished := record.get("finished")) else ""
         place = f" in {at[-1]}" if at else ""
-        kept = "run the same command to go on. Finished parts and checkpoints are kept."
+        same = "the same command without train.pause_share" if state == PAUSED else "the same command"
+        kept = f"run {same} to go on. Finished parts and checkpoints are kept."
         return f"{state.capitalize()}{when}{place}: {kept}"
     if state == RUNNING:
         return f"This run is under way: {len(at)} of {len(asked_stages(record))} stages are done."
@@ -201,7 +202,8 @@ def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> li
     rooted = "" if root == Path("bessemer-data").resolve() else f" --root {shlex.quote(str(root))}"
     if "train" not in at or state_of(record) != "completed":
         unfinished = state_of(record) in (INTERRUPTED, PAUSED, "failed") and command
-        again = [NextStep("go on", f"bessemer {command}{rooted}")] if unfinished else []
+        unpaused = re.sub(r" --set '?train\.pause_share=\S+", "", command or "")
+        again = [NextStep("go on", f"bessemer {unpaused}{rooted}")] if unfinished else []
         seen = [NextStep("see what was done", f"bessemer data peek clean{rooted}")] if "clean" in at else []
         return [*again, *seen]
     folder = record.get("same_as") or record["run_id"]

@@ -94,6 +94,10 @@ def test_an_interrupted_run_says_how_it_goes_on(make: Callable[..., Any], tmp_pa
     found = words(made, state="interrupted", finished=1_800_000_095.0)
     again = "Interrupted at 2027-01-15 08:01:35 UTC in chunk: run the same command to go on."
     assert found.made.startswith(again)
+    command = "run mine.toml --set train.pause_share=0.5 --set seed=2"
+    paused = words(made, state="paused", finished=1_800_000_095.0, command=command)
+    assert "in chunk: run the same command without train.pause_share to go on." in paused.made
+    assert paused.next_steps[0].command == f"bessemer run mine.toml --set seed=2 --root {made.root}"
     write_sealed(made.folder / "run.json", {**made.record, "state": "interrupted", "finished": 1_800_000_095.0})
     assert again in write_page(made.folder, made.root).read_text()
 
