@@ -176,7 +176,8 @@ def _attention(record: RunData, findings: Metrics) -> list[str]:
     found = [f"{stage}: {problem}" for stage, problem in missing_artifacts(record).items()]
     if findings["conservation"] and not findings["conservation"]["balanced"]:
         found.append("the counts of documents do not add up (see the accounts below); please report this")
-    if training and (back := training["rollbacks"]):
+    by_hand = sum(line["kind"] == "by hand" for line in findings["left_out"])
+    if training and (back := training["rollbacks"] - by_hand) > 0:
         found.append(f"training diverged and went back {back} time{'s' if back > 1 else ''}; a lower peak_lr is calmer")
     if remains := sum(line["remains"] for line in findings["leaks"]):
         found.append(
@@ -222,7 +223,7 @@ def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> li
         again = re.sub(r" --set train\.model\.layers=\S+", "", command)
         again += f" --set train.model.layers={2 * layers}"
         steps.append(NextStep("change one thing", f"bessemer {again}{rooted}"))
-    measured = [line["source"] for line in findings["bits_per_byte"] if line["model"] is not None]
+    measured = [line["source"] for line in findings["bits_per_byte"] if line.get("model") is not None]
     sources = [source for source in measured if source != "all"]
     if train.get("base_model") is not None and command and sources and not describe_gate(findings["gate"]):
         gate = shlex.quote(f"evaluate.gate.sources={json.dumps(sources, ensure_ascii=False)}")

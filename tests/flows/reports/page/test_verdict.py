@@ -134,6 +134,17 @@ def test_next_steps_are_commands_of_this_run(make: Callable[..., Any], tmp_path:
     assert [step.command for step in failed] == [f"bessemer run mine.toml {root}", f"bessemer data peek clean {root}"]
 
 
+def test_a_training_that_was_resumed_by_hand_has_not_diverged(make: Callable[..., Any], tmp_path: Path) -> None:
+    training = {"steps": 10, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "rollbacks": 3, "skipped_steps": 0}
+    training |= {"seconds": 0.64, "tokens_s": 1000.0}
+    decision = {"cause": "", "step": 4, "to_step": 5, "skipped": None, "settings": {}}
+    for guard, said in ((0, []), (1, ["training diverged and went back 1 time; a lower peak_lr is calmer"])):
+        decisions = [{**decision, "by": by} for by in ["guard"] * guard + ["hand"] * (3 - guard)]
+        facts = {"train": {"training": training, "decisions": decisions}}
+        found = words(make(tmp_path / str(guard), facts=facts)).attention
+        assert [line for line in found if "diverged" in line] == said
+
+
 def test_a_model_that_continues_another_is_compared_with_it(make: Callable[..., Any], tmp_path: Path) -> None:
     made = make(tmp_path)
     write_sealed(made.folder / "recipe.json", {"train": {"model": {"layers": 3}, "base_model": "/models/qwen"}})
@@ -155,7 +166,7 @@ def test_the_last_screen_has_at_most_thirty_lines(make: Callable[..., Any], tmp_
     remains = {"cloze": {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 1}}
     training = {"steps": 10, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "rollbacks": 3, "skipped_steps": 0}
     training |= {"seconds": 0.64, "tokens_s": 1000.0}
-    facts = {"decontaminate": {"benchmarks": remains}, "train": {"training": training}}
+    facts = {"decontaminate": {"benchmarks": remains}, "train": {"training": training, "decisions": None}}
     made = make(tmp_path, facts=facts)
     write_sealed(made.folder / "recipe.json", {"train": {"model": {"layers": 3}}})
     console = Console(file=io.StringIO(), width=80, color_system=None)
