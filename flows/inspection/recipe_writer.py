@@ -101,8 +101,8 @@ def _base_model_lines(scan: FolderScan, base: PublishedModel) -> list[str]:
         "",
     ]
     if base.context < base.longest_row:
-        longest = f"the model reads up to {base.longest_row:,}; memory grows with them"
-        lines += ["[train.model]", f"context = {base.context}    # tokens of a row; {longest}", ""]
+        longest = f"the base reads up to {base.longest_row:,}; memory grows with them"
+        lines += ["[train.model]", f"context = {base.context}    # tokens of a row, also of an export; {longest}", ""]
     return lines
 
 
