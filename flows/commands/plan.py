@@ -69,7 +69,7 @@ def init(
         write_atomically(output, text.encode())
     except OSError as error:
         raise InputError(f"--output {output}: cannot be written ({error.strerror})") from error
-    remarks = scan_remarks(survey)
+    remarks = scan_remarks(survey, base)
     found = {**scan_values(survey), "remarks": remarks, "recipe": str(output)}
     print_found(found, as_json, lambda shown: print_scan(survey, output, remarks, shown))
 

@@ -65,7 +65,11 @@ def write_short_recipe(scan: FolderScan, name: str, base: PublishedModel | None 
             f"{in_comment(scan.folder)}: {counted(sum(len(source.files) for source in scan.sources), 'file')}, about"
             f" {format_bytes(total)} of text. `bessemer init --all` writes every key with its help."
         ),
-        *(line for remark in [*scan_remarks(scan), *_unread(scan)] for line in _remark(f"NOTE: {in_comment(remark)}")),
+        *(
+            line
+            for remark in [*scan_remarks(scan, base), *_unread(scan)]
+            for line in _remark(f"NOTE: {in_comment(remark)}")
+        ),
         "format = 1",
         f"name = {toml_value(name)}",
         f"budget_tokens = {chosen.budget_tokens:_}    # tokens to train on: of about {format_count(chosen.tokens)},"
@@ -194,7 +198,7 @@ def _gate_lines(scan: FolderScan, base: PublishedModel | None) -> list[str]:
     ]
 
 
-def scan_remarks(scan: FolderScan) -> list[str]:
+def scan_remarks(scan: FolderScan, base: PublishedModel | None = None) -> list[str]:
     """Return sentences about what may surprise in a run of the folder's recipe, each with what to do."""
     named = [*zip(scan.sources, source_names(scan.sources), strict=True)]
     remarks = [f"Of {name}, {nested}." for source, name in named if (nested := source.nested_remark())]
@@ -202,10 +206,10 @@ def scan_remarks(scan: FolderScan) -> list[str]:
     count = sum(source.records.records for source in scan.sources)
     if total < LITTLE_BYTES:
         tried = "enough to try every stage, and too little to learn a language from"
+        published = ", or continue training a published model (--base-model, docs/continue_training.md)"
         remarks.append(
             f"{format_bytes(total)} of text are {tried if total >= FEWEST_BYTES else 'too little for a run'}."
-            f" Add text, megabytes at least, or continue training a published model (--base-model,"
-            f" docs/continue_training.md)."
+            f" Add text, megabytes at least{published if base is None else ''}."
         )
     if count < FEW_DOCUMENTS:
         remarks.append(

@@ -731,6 +731,7 @@ def test_a_base_model_is_trained_further_with_its_vocabulary_in_rows_of_a_thousa
     short = tomllib.loads(re.sub(r"(?m)^# (?=\[evaluate|sources|max_rise)", "", (tmp_path / "short.toml").read_text()))
     assert [*short["evaluate"]["gate"]["sources"]] == [source["name"] for source in short["sources"]]
     assert short["evaluate"]["gate"]["max_rise"] == GateConfig(sources=("a",)).max_rise
+    assert "Add text, megabytes at least." in " ".join(done.output.split()), "it continues a published model already"
     # Most texts are Chinese, for whose script the vocabulary can be extended.
     assert "# extend = { zh = 4000 }" in (tmp_path / "short.toml").read_text()
 
