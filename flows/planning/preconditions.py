@@ -144,7 +144,8 @@ def check_starting_points(recipe: Recipe, stages: Sequence[str]) -> None:
         from tasks.train.base_model import check_base_model
 
         pieces = tokenizer.vocab_size + recipe.vocab.pieces_to_find if tokenizer is not None else None
-        check_base_model(recipe.train, pieces, recipe.vocab.base, _base_rows(recipe))
+        anew = recipe.vocab.vocab_size if recipe.vocab.base is None else None
+        check_base_model(recipe.train, pieces, recipe.vocab.base, _base_rows(recipe), anew)
 
 
 def _base_rows(recipe: Recipe) -> int | None:

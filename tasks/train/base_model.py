@@ -76,14 +76,18 @@ def vocabulary_of_base(folder: Path) -> tuple[Path, int] | None:
 
 
 def check_base_model(
-    config: TrainStageConfig, pieces: int | None, base: Path | None = None, base_rows: int | None = None
+    config: TrainStageConfig,
+    pieces: int | None,
+    base: Path | None = None,
+    base_rows: int | None = None,
+    trained_anew: int | None = None,
 ) -> None:
     """Check `config.base_model` without reading its weights.
 
     `pieces` is the size of a vocabulary that is extended from the file `base`, whose own tokens and placeholders are
-    `base_rows`; None for one that is trained anew. Whether that is the model's vocabulary is checked of a published
-    model only. Raises InputError where the folder has no model; RecipeError where the model is not `config.model`, or
-    where only new rows are trainable and there are none.
+    `base_rows`; None for one that is trained anew, of `trained_anew` tokens. Whether that is the model's vocabulary is
+    checked of a published model, and by its size of one trained here. Raises InputError where the folder has no model;
+    RecipeError where the model is not `config.model`, or where only new rows are trainable and there are none.
     """
     folder = config.base_model
     if folder is None:
@@ -99,6 +103,12 @@ def check_base_model(
             f"train.trainable = new_rows, and there are none: the model in {folder} has {rows} rows, and this run's"
             f" vocabulary {vocabulary}. Set vocab.base to the model's vocabulary and add tokens with vocab.extend, or"
             f" leave train.trainable out."
+        )
+    if pieces is None and trained_anew not in (None, rows):
+        raise RecipeError(
+            f"train.base_model: the model in {folder} has {rows} rows, and this run trains a vocabulary of its own"
+            f" with {trained_anew} tokens, in which the same ids mean other text. Set vocab.base to the model's"
+            f" vocabulary: the file in artifacts/vocab/... of its run (current/tokenizer for current/model)."
         )
 
 

@@ -12,6 +12,7 @@ from tasks.artifacts.references import kept_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.common.digests import INPUTS, InputDigests, forget_changed_inputs
+from tasks.tokenizer.base import MODEL_FILES
 from tasks.vocab.config import VocabConfig
 
 VOCAB = Stage(
@@ -86,7 +87,9 @@ def digest_base(root: Path, base: Path | None) -> Content | None:
 def check_base_exists(path: Path) -> None:
     """Raise InputError where there is no file that can be read."""
     if problem := unreadable_reason(path):
+        beside = [name for name in MODEL_FILES.values() if (path.parent / name).is_file()]
+        found = f" Its folder has {', '.join(beside)}." if beside else ""
         raise InputError(
             f"vocab.base: {path} {problem}. Set it to the base model's vocabulary: SentencePiece's `.model` file, a"
-            f" `tokenizer.json`, or BERT's `vocab.txt`."
+            f" `tokenizer.json`, or BERT's `vocab.txt`; of a run, {', '.join(MODEL_FILES.values())}.{found}"
         )

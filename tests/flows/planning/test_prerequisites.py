@@ -37,6 +37,7 @@ width = 16
 BASE = "vocab.base={recipe}/base.json"
 MODEL = "train.base_model={recipe}/model"
 NEW_ROWS = "train.trainable=new_rows"
+SAME_SIZE = "vocab.vocab_size=300"
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,7 @@ REFUSED = [
     ),
     ((MODEL, BASE, "train.model.context=128"), RecipeError, r"Set train\.model\.context = 64,", "train"),
     ((MODEL, BASE, NEW_ROWS), RecipeError, "300 rows, and this run's vocabulary has 300", "train"),
+    ((MODEL,), RecipeError, r"has 300 rows, and .* 32000 tokens, .* Set vocab\.base to the model's vocab", "train"),
     ((MODEL, NEW_ROWS), RecipeError, r"is trained anew\. Set vocab\.base to the model's vocabulary", "train"),
 ]
 
@@ -102,8 +104,8 @@ def test_what_a_stage_cannot_begin_with_is_reported_before_all_work(
         (MODEL, BASE),
         (MODEL, BASE, NEW_ROWS, "vocab.extend.ru=5"),
         (MODEL, BASE, NEW_ROWS, 'vocab.special_tokens=["[X]"]'),
-        (MODEL, "train.model.dropout=0.1"),
-        (MODEL, "train.model.context=32"),
+        (MODEL, SAME_SIZE, "train.model.dropout=0.1"),
+        (MODEL, SAME_SIZE, "train.model.context=32"),
     ],
 )
 def test_what_can_be_begun_with_passes(folder: Path, settings: tuple[str, ...]) -> None:
@@ -115,6 +117,12 @@ def test_a_base_with_the_special_tokens_of_the_objective_passes(folder: Path) ->
     check_prerequisites(load(folder, *masked), select_stages(until="chunk"))
     spans = (BASE, "chunk.objective=span_corruption", "vocab.sentinels=3")
     check_prerequisites(load(folder, *spans), select_stages(until="chunk"))
+
+
+def test_the_vocabularies_beside_one_that_is_missing_are_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "byte_level.json").write_bytes((folder / "base.json").read_bytes())
+    with pytest.raises(InputError, match=r"tokenizer\.model does not exist.* Its folder has byte_level\.json\."):
+        check_prerequisites(load(folder, f"vocab.base={tmp_path}/tokenizer.model"), STAGES)
 
 
 def test_a_damaged_description_of_a_model_is_named(folder: Path, tmp_path: Path) -> None:
