@@ -6,7 +6,14 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from flows.cli import app
-from tests.joints.test_flipped_bytes import SMALL
+
+SMALL = (
+    'budget_tokens="6K"',
+    "train.checkpoint_steps=4",
+    "train.model.layers=1",
+    "train.model.width=16",
+    "vocab.vocab_size=400",
+)
 
 
 def test_a_training_that_paused_goes_on_to_its_end_under_other_settings(foundry: Path, tmp_path: Path) -> None:
