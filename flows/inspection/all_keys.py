@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from flows.inspection.recipe_writer import chosen_settings, sizes_of
+from flows.inspection.recipe_writer import chosen_settings, settings_of_pages, sizes_of
 from flows.inspection.scan import FolderScan
 from flows.inspection.sizes import EPOCHS, TOKENS_PER_PARAMETER, PublishedModel, Sizes
 from flows.inspection.source_tables import comment, in_comment, source_names, source_tables, toml_value
@@ -121,12 +121,12 @@ def write_recipe(scan: FolderScan, name: str, base: PublishedModel | None = None
         ]
         lines.append("")
     for section, model in SECTIONS:
-        lines += _section(section, model, chosen, names)
+        settings = chosen_settings(section, chosen) | (settings_of_pages(scan) if section == "sample" else {})
+        lines += _section(section, model, settings, chosen, names)
     return "\n".join(lines) + "\n"
 
 
-def _section(section: str, model: type[BaseModel], sizes: Sizes, names: list[str]) -> list[str]:
-    chosen = chosen_settings(section, sizes)
+def _section(section: str, model: type[BaseModel], chosen: dict[str, Any], sizes: Sizes, names: list[str]) -> list[str]:
     lines = [f"[{section}]"]
     settled = _SETTLED_BY_BASE.get(section, ()) if isinstance(sizes.network, PublishedModel) else ()
     if section == "train.model" and not settled:

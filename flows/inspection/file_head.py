@@ -19,6 +19,8 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from flows.inspection.table_header import is_record
+from tasks.clean.edits.html import html_to_text
+from tasks.clean.edits.wikitext import plain_text
 from tasks.sample.bounded_reader import spread
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import Gap, blocks_and_gaps
@@ -238,6 +240,16 @@ def _pages(file: StoredFile) -> tuple[float, int, bool]:
     head = read_head(file.path, file.compression)
     return len(warc_pages(head.raw)), head.stored, head.whole
 
+
+def _main_text(page: str) -> str:
+    return html_to_text(page)[0] or ""
+
+
+MARKUP: dict[str, Callable[[str], str]] = {
+    **dict.fromkeys(("html", "warc"), _main_text),
+    **dict.fromkeys(("wikitext", "mediawiki"), plain_text),
+}
+"""Format, or content of a text field -> how clean finds the text in its markup, by default."""
 
 COUNTED: dict[str, Callable[[StoredFile], tuple[float, int, bool]]] = {
     "jsonl": partial(_marks, mark=b"\n"),

@@ -17,6 +17,7 @@ from flows.inspection.source_tables import (
 )
 from flows.metrics.formatting import counted, format_bytes, format_count
 from model.config.machine import narrow_products
+from tasks.sample.config import SampleConfig
 from tasks.vocab.config import Language
 
 BENCHMARKS = {
@@ -50,6 +51,9 @@ passes in float32 took 1.0, 1.4 and 1.6 times as long at widths 64, 96 and 128. 
 byte, in float32 2.176)."""
 
 
+MOSTLY_TEXT = 0.6
+"""Share of text in pages from which on `sample.slack` covers the markup."""
+
 BASE_RATE, BASE_ROWS = 1e-4, 1
 """Peak learning rate of a training that continues from a published model, and rows that it computes at once."""
 
@@ -81,6 +85,10 @@ def write_short_recipe(scan: FolderScan, name: str, base: PublishedModel | None 
     lines += [
         "[sample]",
         f"max_reject_share = {max(0.05, min(0.9, round(2 * bad, 2))):g}    # a run stops if more cannot be read",
+        *(
+            f"{key} = {toml_value(value)}    # of pages, whose bytes are markup for the most part"
+            for key, value in settings_of_pages(scan).items()
+        ),
         "",
         *(_new_model_lines(chosen) if base is None else _base_model_lines(scan, base)),
         *_gate_lines(scan, base),
@@ -159,11 +167,26 @@ def chosen_settings(section: str, sizes: Sizes) -> dict[str, Any]:
     return {}
 
 
+def settings_of_pages(scan: FolderScan) -> dict[str, dict[str, float]]:
+    """Return `sample.tokens_per_byte` of the sources of which markup is a large part; empty where there are none.
+
+    Sampling expects the same tokens of a byte in all others, and would leave pages out of which training then lacks the
+    text.
+    """
+    bytes_per_token: float = SampleConfig.model_fields["bytes_per_token"].default
+    yields = {
+        name: float(f"{source.text_share / bytes_per_token:.3g}")
+        for source, name in zip(scan.sources, source_names(scan.sources), strict=True)
+        if source.text_share <= MOSTLY_TEXT
+    }
+    return {"tokens_per_byte": yields} if yields else {}
+
+
 def sizes_of(scan: FolderScan, base: PublishedModel | None = None) -> tuple[float, Sizes]:
     """Return the bytes of text in a folder, and the sizes that follow from them and its characters, or from `base`."""
-    total = sum(source.text_bytes for source in scan.sources)
+    total = sum(source.plain_bytes for source in scan.sources)
     if base is not None:
-        return total, sizes_with_base(base, [(source.text_bytes, source.samples) for source in scan.sources])
+        return total, sizes_with_base(base, [(source.plain_bytes, source.samples) for source in scan.sources])
     characters = set().union(*(source.characters for source in scan.sources))
     return total, sizes(total, len(characters))
 
@@ -173,9 +196,9 @@ def _benchmark_lines(scan: FolderScan) -> list[str]:
     languages: Counter[str] = Counter()
     for source in scan.sources:
         if source.format == "code":
-            languages["code"] += round(source.text_bytes)
+            languages["code"] += round(source.plain_bytes)
         elif source.languages:
-            languages[source.languages.most_common(1)[0][0]] += round(source.text_bytes)
+            languages[source.languages.most_common(1)[0][0]] += round(source.plain_bytes)
     known = [code for code, _ in languages.most_common() if code in BENCHMARKS] or ["en"]
     first, *others = BENCHMARKS[known[0]]
     more = f"; others: {', '.join(others)}" if others else ""
@@ -202,7 +225,7 @@ def scan_remarks(scan: FolderScan, base: PublishedModel | None = None) -> list[s
     """Return sentences about what may surprise in a run of the folder's recipe, each with what to do."""
     named = [*zip(scan.sources, source_names(scan.sources), strict=True)]
     remarks = [f"Of {name}, {nested}." for source, name in named if (nested := source.nested_remark())]
-    total = sum(source.text_bytes for source in scan.sources)
+    total = sum(source.plain_bytes for source in scan.sources)
     count = sum(source.records.records for source in scan.sources)
     if total < LITTLE_BYTES:
         tried = "enough to try every stage, and too little to learn a language from"

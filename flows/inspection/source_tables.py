@@ -43,7 +43,7 @@ LARGEST_FILE = Source.model_fields["max_file_bytes"].default
 
 def source_tables(scan: FolderScan, *, explained: bool) -> list[str]:
     """Return the lines of the tables of all sources, with what each key means where `explained`."""
-    weights = _weights([source.text_bytes for source in scan.sources])
+    weights = _weights([source.plain_bytes for source in scan.sources])
     tables = zip(scan.sources, source_names(scan.sources), weights, strict=True)
     return [line for table in tables for line in _source_table(scan, *table, explained=explained)]
 
@@ -53,11 +53,11 @@ def _source_table(scan: FolderScan, source: ScannedSource, name: str, weight: fl
         return f"{key} = {toml_value(value)}{f'    # {why}' if explained and why else ''}"
 
     about = "" if source.records.exact else "about "
-    mean = source.text_bytes / max(1.0, source.records.records)
+    mean = source.plain_bytes / max(1.0, source.records.records)
     kind = KINDS.get(source.content, KINDS.get(source.format, "short posts" if mean < SHORT_BYTES else "prose"))
     files, documents = counted(len(source.files), "file"), counted(round(source.records.records), "document")
     lines = [
-        f"[[sources]]    # {files}, {about}{documents}, {format_bytes(source.text_bytes)}: {kind}",
+        f"[[sources]]    # {files}, {about}{documents}, {format_bytes(source.plain_bytes)}: {kind}",
         line("name", name, ""),
         line("paths", _paths(scan, source), ""),
         line("format", source.format, ""),

@@ -70,7 +70,7 @@ def scan_values(scan: FolderScan) -> dict[str, Any]:
                 "format": source.format,
                 "files": len(source.files),
                 "stored_bytes": source.stored_bytes,
-                "text_bytes": source.text_bytes,
+                "text_bytes": source.plain_bytes,
                 "documents": source.records.records,
                 "documents_exact": source.records.exact,
                 "text_field": source.fields.text if source.fields else None,
@@ -96,7 +96,7 @@ def print_scan(scan: FolderScan, recipe: Path, remarks: Sequence[str], console: 
             source.format,
             format_count(len(source.files)),
             f"{'' if source.records.exact else '~'}{format_count(source.records.records)}",
-            format_bytes(source.text_bytes),
+            format_bytes(source.plain_bytes),
             (source.fields.text or "") if source.fields else "",
             ", ".join(
                 f"{code} {count / source.languages.total():.0%}" for code, count in source.languages.most_common(3)

@@ -116,6 +116,30 @@ def test_the_recipe_loads_and_its_sample_holds_every_document(folder: Path, tmp_
     assert "source_ru" in {source.name for source in loaded.sample.sources}
 
 
+def test_of_web_pages_the_text_counts_and_not_the_markup(tmp_path: Path):
+    (tmp_path / "web").mkdir()
+    for number in range(12):
+        paragraphs = "".join(f"<p>{ENGLISH}{line} {number}</p>" for line in range(40))
+        script = "<script>" + "let furnace = lit(1);" * 600 + "</script>"
+        page = f"<!DOCTYPE html><html><head>{script}</head><body><article>{paragraphs}</article></body></html>"
+        (tmp_path / "web" / f"{number}.html").write_text(page)
+    (tmp_path / "plain.txt").write_text(ENGLISH * 12)
+    scan = scan_folder(tmp_path)
+    web, plain = (next(one for one in scan.sources if one.format == kind) for kind in ("html", "text"))
+    # 3,400 of the 16,000 bytes of a page are text.
+    assert 0.15 < web.text_share < 0.3
+    assert plain.text_share == 1
+    for text in (write_short_recipe(scan, "pages"), write_recipe(scan, "pages")):
+        (tmp_path / "recipe.toml").write_text(text)
+        recipe = load_recipe(tmp_path / "recipe.toml", tmp_path)
+        assert recipe.sample.tokens_per_byte == {"web": float(f"{web.text_share / 3.5:.3g}")}
+        share = next(source.weight for source in recipe.sample.sources if source.name == "web")
+        assert share is not None
+        assert abs(share - web.plain_bytes / (web.plain_bytes + plain.plain_bytes)) < 1e-4
+        sampled = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="init"), recipe.sample).report.total()
+        assert sampled.documents_out == 13, "sampling leaves none of them out"
+
+
 def test_all_writes_every_key_and_without_it_only_what_follows_from_the_text(folder: Path, tmp_path: Path):
     for name, words in (("short.toml", []), ("all.toml", ["--all"])):
         done = CliRunner().invoke(app, ["init", str(folder), "--output", str(tmp_path / name), *words])
