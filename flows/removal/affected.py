@@ -78,7 +78,7 @@ def find_leaving(
 ) -> Leaving:
     """Return the documents that a request of the run `run_id` names, and what saw them; InputError where it names
     none."""
-    ids = _requested(root, run_id, artifacts, recipe, request)
+    ids = requested_ids(root, run_id, artifacts, recipe, request)
     duplicates: set[bytes] = set()
     copies: dict[str, str] = {}
     hexes = {one.hex() for one in ids}
@@ -107,9 +107,11 @@ def find_leaving(
     )
 
 
-def _requested(
+def requested_ids(
     root: Path, run_id: str, artifacts: Mapping[str, Artifact], recipe: Recipe, request: Request
 ) -> set[bytes]:
+    """Return the ids of the documents of the run `run_id` that a request names; InputError where a part of it names
+    none."""
     sources = set(request.sources)
     for licence in request.licences:
         of_licence = {source.name for source in recipe.sample.sources if source.licence == licence}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.recipe.load import load_recipe
-from flows.removal.affected import Request, _requested
+from flows.removal.affected import Request, requested_ids
 from flows.runs.document_history import ListedFile, explain_unsampled
 from flows.runs.run_documents import find_documents, rejects_of
 from model.errors import InputError
@@ -61,16 +61,19 @@ def test_a_file_name_that_is_no_utf_8_is_found_as_a_shell_gives_it(sampled: Arti
     (found,) = find_documents(artifacts, name)
     assert find_documents(artifacts, "caf\\xe9.txt") == [found]
     assert rejects_of(artifacts, name) == []
-    assert _requested(artifacts, recipe, Request(files=(name,))) == {found}
+    assert requested_ids(tmp_path / "root", "more", artifacts, recipe, Request(files=(name,))) == {found}
 
 
 def test_every_file_that_a_removal_names_was_sampled(sampled: Artifact, tmp_path: Path) -> None:
     """Else a typing error would leave a document behind, and the certificate would not say so."""
     recipe = load_recipe(tmp_path / "letters.toml", tmp_path / "root")
-    files = ("2019/05/letter.txt", "2019/06/letter.txt")
-    assert len(_requested({"sample": sampled}, recipe, Request(files=files))) == 2
-    with pytest.raises(InputError, match=r"--file 2019/6/letter.txt: the run sampled no document of this file"):
-        _requested({"sample": sampled}, recipe, Request(files=(files[0], "2019/6/letter.txt")))
+
+    def ids(*files: str) -> set[bytes]:
+        return requested_ids(tmp_path / "root", "run", {"sample": sampled}, recipe, Request(files=files))
+
+    assert len(ids("2019/05/letter.txt", "2019/06/letter.txt")) == 2
+    with pytest.raises(InputError, match=r"--file 2019/6/letter.txt: run run sampled no document of this file"):
+        ids("2019/05/letter.txt", "2019/6/letter.txt")
 
 
 def test_a_file_whose_documents_are_excluded_is_not_called_empty(sampled: Artifact, tmp_path: Path) -> None:
