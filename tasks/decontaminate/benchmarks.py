@@ -48,6 +48,8 @@ ADAPTERS: dict[str, BenchmarkFields] = {
 
 CONTEXT, CHOICE = "context", "choice"
 
+NO_CONTEXT = ", to [] for items of choices alone"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -125,14 +127,15 @@ def check_first_items(benchmark: Benchmark) -> None:
     if failures:
         raise failures[0]
     requested = benchmark.fields.model_fields_set if benchmark.fields is not None else set[str]()
-    for name in sorted(requested & {"context", "choices", "continuation", "lang", "match_text"}):
+    # Items of choices alone are scored without a question, so a context under another key would be lost in silence.
+    for name in sorted((requested & {"choices", "continuation", "lang", "match_text"}) | {"context"}):
         value = getattr(fields, name)
         keys = (value,) if isinstance(value, str) else value
         if records and any(keys) and all(value_of(record, key) is None for _, record in records for key in keys):
             raise RecipeError(
                 f"benchmark `{benchmark.name}`: none of the first {len(records)} records of {benchmark.path} has"
                 f" {' or '.join(f'`{key}`' for key in keys)}, which `fields.{name}` names (the keys of the first:"
-                f" {', '.join(sorted(records[0][1]))})."
+                f" {', '.join(sorted(records[0][1]))}). Set `fields.{name}`{NO_CONTEXT if name == 'context' else ''}."
             )
 
 

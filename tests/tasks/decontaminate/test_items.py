@@ -9,7 +9,7 @@ import pytest
 
 from model.errors import InputError, RecipeError
 from tasks.artifacts.tables.schema import ITEMS
-from tasks.decontaminate.benchmarks import Item, items_table, read_items
+from tasks.decontaminate.benchmarks import Item, check_first_items, items_table, read_items
 from tasks.decontaminate.config import Benchmark, BenchmarkFields, DecontaminateConfig
 
 
@@ -137,3 +137,15 @@ def test_files_that_cannot_be_read_say_so(tmp_path: Path) -> None:
 def test_two_benchmarks_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="quiz"):
         DecontaminateConfig(benchmarks=(Benchmark(name="quiz", path=Path("a")), Benchmark(name="quiz", path=Path("b"))))
+
+
+def test_a_context_under_a_key_that_no_map_names_is_refused_and_items_of_choices_alone_say_so(tmp_path: Path) -> None:
+    records = [{"id": n, "ctx": f"{n} and 2 are", "choices": ["3", "4"], "answer": 1} for n in range(3)]
+    benchmark = written(tmp_path, records)
+    with pytest.raises(
+        RecipeError, match=r"`context` or `passage` .* \(the keys .* ctx, id\)\. Set `fields\.context`, to"
+    ):
+        check_first_items(benchmark)
+    for fields in (BenchmarkFields(context=("ctx",)), BenchmarkFields(context=())):
+        check_first_items(benchmark.model_copy(update={"fields": fields}))
+    check_first_items(written(tmp_path, [*records, {**records[0], "id": 4, "question": "Which?"}]))
