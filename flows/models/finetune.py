@@ -18,9 +18,15 @@ FOLDER = "finetuned"
 
 
 def prepare_finetune(root: Path, model: str, task_file: Path) -> tuple[ModelSource, FinetuneStageConfig]:
-    """Return the model of a run or folder, and the settings of a task file."""
-    config = read_stage_config(task_file)
-    return find_source(root, model), config
+    """Return the model of a run or folder, and the settings of a task file.
+
+    Raises InputError for examples that the stage would refuse, before a run begins and a network is loaded.
+    """
+    from model.finetune.trainer import read_splits, task_labels
+
+    config, source = read_stage_config(task_file), find_source(root, model)
+    task_labels(config, read_splits(config))
+    return source, config
 
 
 def check_result_folder(folder: Path, source: ModelSource, config: FinetuneStageConfig) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from flows.cli import app
 from flows.upkeep.gc import plan
 from flows.upkeep.root_records import rebuild_run_record
-from model.errors import Infra
+from model.errors import Infra, InputError
 from tests.tasks.models.test_finetune_stage import TASK, home
 
 __all__ = ["home"]
@@ -89,6 +89,19 @@ def test_a_failure_of_the_machine_is_retried_and_another_is_not(
     assert task.state is not None
     assert task.state.name == "Built"
     assert "after 1 retry" in str(task.state.message)
-    (home / "wrong.toml").write_text(TASK.replace('"label"', '"nothing"'))
-    with pytest.raises(Exception, match="nothing"):
-        finetune(str(home / "bert"), home / "wrong.toml", root=tmp_path / "root")
+    failures.append(InputError("the examples say nothing"))
+    with pytest.raises(Exception, match="say nothing"):
+        finetune(str(home / "bert"), home / "task.toml", root=tmp_path / "another")
+    assert not failures
+
+
+def test_invalid_examples_are_named_before_a_run_begins(
+    home: Path, bessemer: Callable[..., Result], tmp_path: Path
+) -> None:
+    lines = (home / "train.jsonl").read_text().splitlines()
+    (tmp_path / "train.jsonl").write_text("\n".join([*lines[:2], '{"text": "tin', *lines[2:]]))
+    (tmp_path / "task.toml").write_text(TASK)
+    refused = bessemer("model", "finetune", home / "bert", "--task", tmp_path / "task.toml")
+    assert refused.exit_code == 3
+    assert "train.jsonl, line 3" in refused.stderr
+    assert json.loads(bessemer("runs", "list", "--json").stdout) == []
