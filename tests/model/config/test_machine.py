@@ -34,6 +34,7 @@ def program(tmp_path: Path) -> Callable[[str, str], Path]:
         ({}, ()),
         ({"compile": True}, ("c++-compiler",)),
         ({"dtype": "bfloat16"}, ("narrow-products",)),
+        ({"guard": {"ladder": [{"lr_factor": 0.5}, {"dtype": "bfloat16"}]}}, ("narrow-products",)),
         ({"dtype": "float16", "compile": True}, ("narrow-products", "c++-compiler")),
         ({"device": "cuda", "compile": False}, ("gpu", "cuda")),
         ({"device": "cuda"}, ("gpu", "cuda", "c++-compiler")),
