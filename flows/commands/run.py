@@ -222,6 +222,9 @@ def prefect_ready(root: Path, verbose: bool = False) -> Iterator[None]:
     from flows.runs.record import check_writable
 
     check_writable(root)
+    # Parses hundreds of signatures; CPython before 3.11.8 may fail where Prefect's threads parse too (gh-106905).
+    import numpy.ma  # noqa: F401
+
     quieten_prefect(verbose)
     from flows.runs.guards import remember_interrupts
     from flows.service.local_server import prefect_server
