@@ -89,7 +89,7 @@ class Identity:
             "stage": self.stage,
             "code": self.code.to_json(),
             "params": dict(self.params),
-            "parents": dict(self.parents),
+            PARENTS: dict(self.parents),
             "libs": dict(self.libs),
         }
 
@@ -109,7 +109,9 @@ def identity_key(parts: Mapping[str, Any]) -> str:
 OF_CODE = "code: "
 """Prefix of causes that are edits of the code."""
 
-_ORDER = ("format", "stage", "parents", "params", "code", "libs")
+PARENTS = "parents"
+
+_ORDER = ("format", "stage", PARENTS, "params", "code", "libs")
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
@@ -146,10 +148,11 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         # A value that changed comes first: it may be why others are there or not.
         for key in sorted({*old, *new}, key=lambda key: (key not in old or key not in new, key)):
+            name = f"the input `{key}`" if path == PARENTS else f"{path}.{key}"
             if key not in old:
-                yield f"{path}.{key} is new"
+                yield f"{name} is new"
             elif key not in new:
-                yield f"{path}.{key} was removed"
+                yield f"{name} was removed"
             else:
                 yield from _differences(old[key], new[key], f"{path}.{key}")
     elif isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
@@ -157,8 +160,8 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
             yield from _differences(before, after, f"{path}[{index}]")
     elif canonical_json(old) == canonical_json(new):
         return
-    elif path.startswith("parents."):
-        yield f"the input `{path.removeprefix('parents.')}` has other content ({old[:12]} -> {new[:12]})"
+    elif path.startswith(f"{PARENTS}."):
+        yield f"the input `{path.removeprefix(f'{PARENTS}.')}` has other content ({old[:12]} -> {new[:12]})"
     else:
         yield f"{path}: {_short(old)} -> {_short(new)}"
 

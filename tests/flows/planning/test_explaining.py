@@ -103,7 +103,7 @@ def test_a_source_more_is_reported_as_such(foundry: Path, root: Path, tmp_path: 
     one_more = f'[[sources]]\nname = "mine"\npaths = ["{tmp_path}/mine"]\nweight = 0.0001\n\n[sample]\n'
     text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry))
     (tmp_path / "more.toml").write_text(text.replace("[sample]\n", f"{one_more}normalise_weights = true\n"))
-    assert forecast_stages(load_recipe(tmp_path / "more.toml", root), root)[0].cause == "parents.source/mine is new"
+    assert forecast_stages(load_recipe(tmp_path / "more.toml", root), root)[0].cause == "the input `source/mine` is new"
 
 
 def test_a_source_all_of_whose_files_changed_is_reported_as_such(root: Path, tmp_path: Path) -> None:

@@ -169,8 +169,8 @@ def test_every_other_part_counts(alloy: Path, tmp_path: Path, joint: Callable[..
                 'stage: "': replace(whole, stage="another"),
                 "the input `documents` has other content": replace(whole, parents={**whole.parents, "documents": "22"}),
                 "the input `benchmark/cloze` has": replace(whole, parents={**whole.parents, "benchmark/cloze": "22"}),
-                "parents.extra is new": replace(whole, parents={**whole.parents, "extra": "33"}),
-                "parents.documents was removed": replace(whole, parents={"benchmark/cloze": "11"}),
+                "the input `extra` is new": replace(whole, parents={**whole.parents, "extra": "33"}),
+                "the input `documents` was removed": replace(whole, parents={"benchmark/cloze": "11"}),
                 "code: tasks.common.numeric.f is new": replace(
                     whole, code=_with(whole.code, "tasks.common.numeric:f", "1")
                 ),
