@@ -214,7 +214,7 @@ def _gate_lines(scan: FolderScan, base: PublishedModel | None) -> list[str]:
     if base is None or base.architecture != "gpt":
         return []
     return [
-        "# [evaluate.gate]    # scores the base model too; the run fails if it is better by more than max_rise",
+        "# [evaluate.gate]    # scores the base model too; a run whose model is worse by more than max_rise fails",
         f"# sources = {toml_value(source_names(scan.sources))}    # whose held-out text both are scored on",
         "# max_rise = 0.02    # share of the base model's bits per byte",
         "",
