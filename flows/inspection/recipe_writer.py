@@ -86,12 +86,11 @@ def write_short_recipe(scan: FolderScan, name: str, base: PublishedModel | None 
         "[sample]",
         f"max_reject_share = {max(0.05, min(0.9, round(2 * bad, 2))):g}    # a run stops if more cannot be read",
         *(
-            f"{key} = {toml_value(value)}    # of pages, whose bytes are markup for the most part"
+            f"{key} = {toml_value(value)}    # of pages, much of which is markup"
             for key, value in settings_of_pages(scan).items()
         ),
         "",
         *(_new_model_lines(chosen) if base is None else _base_model_lines(scan, base)),
-        *_gate_lines(scan, base),
         *_benchmark_lines(scan),
     ]
     return "\n".join(lines) + "\n"
@@ -115,7 +114,7 @@ def _base_model_lines(scan: FolderScan, base: PublishedModel) -> list[str]:
     if base.context < base.longest_row:
         longest = f"the base reads up to {base.longest_row:,}; memory grows with them"
         lines += ["[train.model]", f"context = {base.context}    # tokens of a row, also of an export; {longest}", ""]
-    return lines
+    return [*lines, *(_gate_lines(scan) if base.architecture == "gpt" else [])]
 
 
 def _new_model_lines(chosen: Sizes) -> list[str]:
@@ -209,10 +208,8 @@ def _benchmark_lines(scan: FolderScan) -> list[str]:
     ]
 
 
-def _gate_lines(scan: FolderScan, base: PublishedModel | None) -> list[str]:
-    """Return a gate to switch on, which compares with the base model; other networks than a GPT have none."""
-    if base is None or base.architecture != "gpt":
-        return []
+def _gate_lines(scan: FolderScan) -> list[str]:
+    """Return a gate to switch on, which compares a GPT with its base model."""
     return [
         "# [evaluate.gate]    # scores the base model too; a run whose model is worse by more than max_rise fails",
         f"# sources = {toml_value(source_names(scan.sources))}    # whose held-out text both are scored on",

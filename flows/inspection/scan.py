@@ -401,10 +401,10 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         elif source.fields and sum(map(is_wikitext, chosen)) * 2 > len(chosen):
             source.content = "wikitext"
     if extract := MARKUP.get(source.content, MARKUP.get(source.format)):
-        pages = spread(texts, EXTRACTED_PAGES)
-        chosen = [extract(page) for page in pages]
+        marked_up = spread(texts, EXTRACTED_PAGES)
+        chosen = [extract(page) for page in marked_up]
         # Where none has text, clean drops them, and no share is known for those that were not looked at.
-        source.text_share = sum(map(text_size, chosen)) / max(1, sum(map(text_size, pages))) or 1.0
+        source.text_share = sum(map(text_size, chosen)) / max(1, sum(map(text_size, marked_up))) or 1.0
     source.samples = [text[:SAMPLE_CHARS] for text in chosen]
     return True
 

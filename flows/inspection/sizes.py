@@ -82,6 +82,7 @@ class PublishedModel:
     """A published model that is trained further."""
 
     folder: Path
+    vocabulary: Path
     architecture: str
     vocab_size: int
     parameters: int
@@ -129,12 +130,13 @@ def read_base_model(folder: Path) -> PublishedModel:
             f"--base-model {folder} {problem}. Name the folder of a published model, with {SETTINGS}, weights and"
             f" vocabulary.{download} For a model of an earlier run, docs/continue_training.md has the recipe."
         )
-    network = network_in(folder)
-    if vocabulary_of_base(folder) is None:
+    network, vocabulary = network_in(folder), vocabulary_of_base(folder)
+    if vocabulary is None:
         raise InputError(f"--base-model {folder} has no vocabulary that can be read here. Copy the whole folder.")
     context = network.context if has_position_table(network) else min(network.context, LONGEST_ROW)
     return PublishedModel(
         folder.absolute(),
+        vocabulary[0],
         network.architecture,
         network.vocab_size,
         parameter_count(network),
@@ -162,16 +164,13 @@ def _bytes_per_token_of(base: PublishedModel, sources: Sequence[Sequence[str]]) 
     """Return for the samples of each source the bytes of a token in the vocabulary of `base`; the estimate where there
     are none, or the vocabulary cannot be read, which the checks of the recipe report."""
     from tasks.tokenizer.released import read_base
-    from tasks.train.base_model import vocabulary_of_base
     from tasks.vocab.comparison import TokenCounter
     from tasks.vocab.extenders import kind_of
 
     estimate = bytes_per_token(base.vocab_size)
     found: list[float] = []
     try:
-        vocabulary = vocabulary_of_base(base.folder)
-        assert vocabulary is not None, "a published model has a vocabulary, or is refused"
-        model = read_base(vocabulary[0])
+        model = read_base(base.vocabulary)
         kind_of(model)
         for samples in sources:
             counter = TokenCounter(model)

@@ -35,6 +35,7 @@ from tasks.artifacts.build import RunContext
 from tasks.artifacts.results import SampleResult
 from tasks.evaluate.config import GateConfig
 from tasks.train.base_model import network_in
+from tests.flows.inspection.test_sizes import LLAMA
 
 ENGLISH = "The furnace was lit before dawn and the iron ran white into the sand of the moulds. "
 RUSSIAN = "Печь затопили ещё до рассвета, и железо потекло белым ручьём в песчаные формы на дворе. "
@@ -722,16 +723,7 @@ def test_mail_in_a_character_set_that_cannot_be_read_is_taken_as_utf_8(charset: 
 def published(tmp_path: Path) -> Path:
     """The folder of a Llama of two blocks that reads up to 4,096 tokens; its weights are not looked at."""
     (tmp_path / "llama").mkdir()
-    config = {
-        "model_type": "llama",
-        "vocab_size": 512,
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 4096,
-    }
-    (tmp_path / "llama" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "llama" / "tokenizer.json").touch()
     return tmp_path / "llama"
 
