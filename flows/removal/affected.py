@@ -152,12 +152,11 @@ def _elsewhere(root: Path, run_id: str, recipe: Recipe, wanted: str) -> str:
     found: dict[Path, bool] = {}
     others: list[str] = []
     for run in list_runs(root):
-        path = stage_paths(run).get("sample")
-        if path is None or run["run_id"] == run_id or not (path / MANIFEST).exists():
+        if run["run_id"] == run_id or (sample := _sample_of(run)) is None:
             continue
-        if path not in found:
-            found[path] = bool(find_documents({"sample": Artifact.open(path)}, wanted))
-        if found[path]:
+        if sample.path not in found:
+            found[sample.path] = bool(find_documents({"sample": sample}, wanted))
+        if found[sample.path]:
             others.append(run["run_id"])
     learnt = [other for other in others if other in recipe.evaluate.earlier]
     if learnt:
@@ -180,10 +179,14 @@ def _count(artifact: Artifact, table: str, ids: Iterable[bytes]) -> int:
 
 def _sampled(run: RunData, sample: Artifact, ids: set[bytes]) -> bool:
     """Return whether a run sampled one of the documents, if its artifact exists."""
+    other = _sample_of(run)
+    return other is not None and (other.identity == sample.identity or _count(other, "documents", ids) > 0)
+
+
+def _sample_of(run: RunData) -> Artifact | None:
+    """Return the documents that a run sampled; None where their artifact is gone."""
     path = stage_paths(run).get("sample")
-    if path is None or not (path / MANIFEST).exists():
-        return False
-    return path.name == sample.identity or _count(Artifact.open(path), "documents", ids) > 0
+    return Artifact.open(path) if path is not None and (path / MANIFEST).exists() else None
 
 
 def _made_from(root: Path, artifacts: Mapping[str, Artifact]) -> Iterator[str]:

@@ -21,11 +21,9 @@ from model.optim.schedules import TrainingSchedule
 from model.train.replay import BATCH_POSITIONS, differing_positions, reads_tokens_alone
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.build import RunContext
+from tasks.artifacts.reuse import OF_A_SOURCE
 from tasks.train.config import TrainStageConfig
 from tasks.train.run import trainer_run
-
-SOURCE = "source/"
-"""Prefix of the inputs of sample that are sources."""
 
 
 @dataclass(frozen=True)
@@ -130,4 +128,4 @@ def changed_sources(before: Artifact, after: Artifact) -> list[str]:
 
 def _digests_of_sources(sample: Artifact) -> dict[str, str]:
     parents = manifest_of(sample)["identity_parts"]["parents"]
-    return {name.removeprefix(SOURCE): digest for name, digest in parents.items() if name.startswith(SOURCE)}
+    return {name.removeprefix(OF_A_SOURCE): one for name, one in parents.items() if name.startswith(OF_A_SOURCE)}

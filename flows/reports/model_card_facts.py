@@ -20,8 +20,6 @@ from flows.reports.charts.scores import main_rows
 from flows.runs.lineage import model_of
 from flows.runs.record import RunData, list_runs, read_recipe, stage_paths
 from model.errors import RecipeError
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.manifest import MANIFEST
 from tasks.artifacts.results import ChunkResult
 from tasks.artifacts.tables.rows import SampleRow, ScoreRow
 
@@ -133,11 +131,12 @@ def _learnt_before(recipe: dict[str, Any], known: Mapping[str, str | None], root
 
 def _sources_read(run: RunData) -> set[str] | None:
     """Return the sources that the training of a run read; None where its artifact of chunk is gone."""
-    path = stage_paths(run).get("chunk")
-    if path is None or not (path / MANIFEST).exists():
-        return None
-    mixture = ChunkResult.of(Artifact.open(path).report).mixture
-    return {name for name, line in mixture.items() if line["reads"]}
+    chunk = open_artifacts(run).get("chunk")
+    return (
+        None
+        if chunk is None
+        else {name for name, line in ChunkResult.of(chunk.report).mixture.items() if line["reads"]}
+    )
 
 
 def run_that_trained(root: Path, model: Path) -> RunData | None:

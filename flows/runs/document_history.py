@@ -22,6 +22,7 @@ from model.checkpoint.metrics import final_steps
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.results import SampleResult
+from tasks.artifacts.reuse import OF_A_SOURCE
 from tasks.artifacts.tables.rows import DocumentRow, LeakRow, LedgerRow, SpanRow, Survivor
 
 if TYPE_CHECKING:
@@ -319,7 +320,7 @@ def listed_files(root: Path, run_id: str, wanted: str, sample: Artifact) -> list
             (listing,) = find_files(recipe.sample.model_copy(update={"sources": (source,)}))
             if any(_is_named(file, wanted) for file in listing.files):
                 (listing,) = digested([listing], root / INPUTS)
-                found += _compared(listing, wanted, read.get(f"source/{source.name}"))
+                found += _compared(listing, wanted, read.get(f"{OF_A_SOURCE}{source.name}"))
         except (InputError, RecipeError):
             continue  # Its folder was deleted, and nothing is known of its files.
     return found[:MAX_FILES]
