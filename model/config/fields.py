@@ -7,6 +7,7 @@ from pydantic import Field, StringConstraints
 from model.config import EXPERT, RUNTIME, BaseConfig, Reach
 from model.config.launch import HostsConfig, RestartsConfig
 from model.config.options import (
+    FLOAT16_RECOVERY_STEP,
     BatchWarmupConfig,
     ClipConfig,
     GuardConfig,
@@ -155,6 +156,12 @@ class TrainFields(BaseConfig):
     def divides_weights(self) -> bool:
         """Whether ranks create and hold parts of the network alone; with `deepspeed` each creates it whole."""
         return self.engine == "fsdp" or self.tensor_parallel * self.pipeline_parallel > 1
+
+    @property
+    def possible_dtypes(self) -> set[Dtype]:
+        """Types of products that a training has, or may have after the guard rolled back."""
+        steps = self.guard.ladder or ((FLOAT16_RECOVERY_STEP,) if self.dtype == "float16" else ())
+        return {self.dtype, *(step.dtype for step in steps if step.dtype is not None)}
 
     @property
     def given(self) -> dict[str, str]:

@@ -51,7 +51,7 @@ def deciding_parts(train: "TrainConfig") -> tuple[str, ...]:
     parts = [INSTRUCTION_SET]
     if train.device == "cuda":
         parts += [GPU, CUDA]
-    elif {train.dtype, *(step.dtype for step in train.guard.ladder or ())} & {"bfloat16", "float16"}:
+    elif train.possible_dtypes & {"bfloat16", "float16"}:
         parts.append(NARROW_PRODUCTS)
     return (*parts, COMPILER) if train.compile else tuple(parts)
 

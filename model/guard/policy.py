@@ -8,7 +8,6 @@ from itertools import takewhile
 from typing import Any
 
 from model.checkpoint.state import HealthState
-from model.config.fields import Dtype
 from model.config.network import width_multiplier
 from model.config.options import DEFAULT_POLICY, FLOAT16_RECOVERY_STEP, PhaseConfig, RecoveryStep
 from model.config.train import TrainerRun
@@ -137,12 +136,6 @@ def check_policy(run: TrainerRun) -> None:
     if run.train.guard.enabled:
         for recovery in run.train.guard.ladder or default_policy(run):
             with_settings(run, settings_of(recovery, run))
-
-
-def possible_dtypes(run: TrainerRun) -> set[Dtype]:
-    """Return the types of products that the run has, or may have after a rollback."""
-    policy = run.train.guard.ladder or default_policy(run)
-    return {run.train.dtype, *(recovery.dtype for recovery in policy if recovery.dtype is not None)}
 
 
 def settings_of(recovery: RecoveryStep, run: TrainerRun) -> dict[str, Any]:

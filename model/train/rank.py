@@ -53,13 +53,11 @@ def _train(run: TrainerRun, rank_dir: Path, rank: int, size: int, left_out: tupl
         from model.distributed.protocol import claim_stdout
         from model.engines.products import fastest_products
         from model.engines.runtime import flush_denormals
-        from model.guard.policy import possible_dtypes
         from model.train.trainer import train
 
         leave_out_pandas()
     messages = claim_stdout()
-    now = effective_config(run, read_decisions(run.out))
-    config = now.train
+    config = effective_config(run, read_decisions(run.out)).train
     # DeepSpeed and FSDP need a process group even for a single rank.
     if size > 1 or config.engine != "native":
         group = join_process_group(rank, size, store or rendezvous_file(rank_dir), config.device, heartbeat)
@@ -67,7 +65,7 @@ def _train(run: TrainerRun, rank_dir: Path, rank: int, size: int, left_out: tupl
         group = nullcontext(Ranks(heartbeat=heartbeat))
     is_native = config.numerics == "native" and config.device == "cpu"
     # The guard may change the type without a new process.
-    products = fastest_products(*possible_dtypes(now)) if is_native else nullcontext()
+    products = fastest_products(*config.possible_dtypes) if is_native else nullcontext()
     with flush_denormals(), products, group as ranks:
         train(run, replace(ranks, left_out=left_out), messages)
 
