@@ -28,7 +28,7 @@ from tasks.clean.kernels.characters import (
     WHITESPACE,
     flags_of,
 )
-from tasks.common.utf8 import FNV_BASIS, GOLDEN, decode, has_word
+from tasks.common.utf8 import FNV_BASIS, GOLDEN, decode, finish_word, has_word
 
 UNIT_ROW, LINE_ROW, PARAGRAPH_ROW = range(3)
 """Rows of `hashes`, `lengths` and `firsts`."""
@@ -42,7 +42,6 @@ _LOREM_IPSUM = np.frombuffer(b"lorem ipsum", np.uint8).copy()
 _RARE_IN_LOREM_IPSUM = 7
 """Offset of its `p`, a rarer letter than its first; the kernel looks for the phrase at each `p`."""
 
-_MIX = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT = np.uint64(32)
 _HORIZONTAL_ELLIPSIS = 0x2026
 _EMPTY = -1
@@ -257,8 +256,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
 @kernel
 def mix_hash(state):
     """Spread the last characters of a running hash over all 64 bits."""
-    state ^= state >> _SHIFT
-    state *= _MIX
+    state = finish_word(state)
     return state ^ (state >> _SHIFT)
 
 
