@@ -28,6 +28,9 @@ MAX_HEADER_BYTES = 32 * 1024**2
 MAX_VOCABULARY_BYTES = 128 * 1024**2
 """Limit for a vocabulary; a tokenizer.json of 256,000 tokens and their merges has 35 MB."""
 
+SHARD_BYTES = 5_000_000_000
+"""Largest file of weights that is written."""
+
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """First bytes of the file that git leaves in place of a large one where Git LFS is not installed."""
 

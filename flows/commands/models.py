@@ -334,17 +334,18 @@ def predict(
 def export(
     model: Model,
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
-    form: Annotated[
-        Literal["transformers"], typer.Option("--format", help="For which program: `transformers`.")
-    ] = "transformers",
     licence: Licence = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        typer.Option(help="Type of the weights; 16 bits halve the files and round the weights."),
+    ] = "float32",
     shard_size: Annotated[
         str, typer.Option(help="Largest file of weights; several files get an index, as in `transformers`.")
     ] = "5GB",
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Export a trained model and its tokenizer for Hugging Face `transformers`, with the same logits.
+    """Export a trained model and its tokenizer for Hugging Face `transformers`, in float32 with the same logits.
 
     The default network becomes a Qwen3; another GPT a GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen2 or OLMo 2, whichever
     has its options. If none has, the error names the options in the way and what to train instead. The model card is
@@ -352,13 +353,12 @@ def export(
     """
     from flows.models.export import check_target, prepare_export, write_export
     from flows.recipe.counts import parse_size
-    from tasks.models.export import build_export
+    from tasks.models.export import ExportConfig, build_export
 
-    assert form == "transformers", "typer lets nothing else through"
-    shard_bytes = parse_size(shard_size)
-    prepared = prepare_export(root, model, licence, shard_bytes)
+    config = ExportConfig(shard_bytes=parse_size(shard_size), dtype=dtype)
+    prepared = prepare_export(root, model, licence, config)
     check_target(folder)
-    words = {"model": model, "licence": licence or "", "shard_bytes": shard_bytes}
+    words = {"model": model, "licence": licence or "", **config.model_dump()}
     artifact = _made("export", root, words, prepared, build_export)
     done = write_export(artifact, folder)
     if as_json:

@@ -30,13 +30,13 @@ class Exported:
 
 
 def prepare_export(
-    root: Path, model: str, licence: str | None, shard_bytes: int
+    root: Path, model: str, licence: str | None, config: ExportConfig
 ) -> tuple[ModelSource, ExportConfig, str | None]:
     """Return the model of a run or folder, the settings of its export, and the model card of the run that trained it.
 
-    `licence` is the licence declared for the model; `shard_bytes` limits each file of weights. Raises InputError for a
-    model that cannot be exported, and RecipeError where no class of `transformers` computes the network, or where the
-    licence conflicts with those of the text.
+    `licence` is the licence declared for the model. Raises InputError for a model that cannot be exported, and
+    RecipeError where no class of `transformers` computes the network, or where the licence conflicts with those of the
+    text.
     """
     from flows.reports.model_card import find_model_run, model_card
     from model.huggingface.registry import fitting_family
@@ -58,7 +58,7 @@ def prepare_export(
             write_tokenizer(Path(folder), stored.tokenizer, context=stored.config.context, chat=chat_of(stored))
             loaded_by = tokenizer_class(Path(folder), class_name)
         card = model_card(record, root, licence, class_name, loaded_by)
-    return source, ExportConfig(shard_bytes=shard_bytes), card
+    return source, config, card
 
 
 def check_target(folder: Path) -> None:

@@ -19,6 +19,9 @@ from flows.runs.lifecycle import FlowEnd, check_crashes, end_of_flow, exit_when_
 from flows.runs.record import RunData, record_head
 from flows.runs.roots import open_root
 from flows.runs.run import StageRun, checked_run_id
+from model.config.fields import WeightDtype
+from model.model_files import SHARD_BYTES
+from tasks.models.export import ExportConfig
 from tasks.prefect_tasks import TASKS
 
 ROOT = Path("bessemer-data")
@@ -51,7 +54,12 @@ def finetune(model: str, task: Path, run_id: str = "", root: Path = ROOT) -> Run
 
 @flow(name="export", persist_result=False, validate_parameters=True)
 def export(
-    model: str, licence: str = "", shard_bytes: int = 5_000_000_000, run_id: str = "", root: Path = ROOT
+    model: str,
+    licence: str = "",
+    shard_bytes: int = SHARD_BYTES,
+    dtype: WeightDtype = "float32",
+    run_id: str = "",
+    root: Path = ROOT,
 ) -> RunData:
     """Write a trained model as `transformers` loads it, into its artifact. Returns the run's record.
 
@@ -59,11 +67,13 @@ def export(
         model: A run's id, a model's folder, or a folder of `transformers`.
         licence: Licence of the model, an SPDX identifier; without it no licence is granted.
         shard_bytes: Largest file of weights.
+        dtype: Type of the exported weights.
         run_id: Name of the run's folder; derived from the time where empty.
         root: Folder of all artifacts and runs, or the address of an object store.
     """
     name = f"export {Path(model).name}"
-    return _end(name, "export", root, run_id, lambda root: prepare_export(root, model, licence or None, shard_bytes))
+    config = ExportConfig(shard_bytes=shard_bytes, dtype=dtype)
+    return _end(name, "export", root, run_id, lambda root: prepare_export(root, model, licence or None, config))
 
 
 def _end(name: str, stage: str, root: Path, run_id: str, inputs: Callable[[Path], tuple[Any, ...]]) -> RunData:

@@ -21,6 +21,9 @@ from model.config.options import (
 Dtype = Literal["float32", "tf32", "bfloat16", "float16"]
 """Precision of matrix products."""
 
+WeightDtype = Literal["float32", "bfloat16", "float16"]
+"""Type of stored weights."""
+
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*=[^\x00]*$")]
 
 NewRows = Literal["mean", "mean_noise", "random"]

@@ -18,19 +18,27 @@ from torch import Tensor
 
 from model.checkpoint.run_folder import DESCRIPTION
 from model.checkpoint.weights import WEIGHTS, describe_model, description_digest, load_model, network_of
+from model.config.fields import WeightDtype
 from model.config.network import BERTConfig, GPTConfig, T5Config, read_network_config
 from model.config.train import StartingModel
-from model.errors import InputError
+from model.errors import InputError, RecipeError
 from model.file_content import ChangedInput, require_unchanged
 from model.files import sync_file, write_atomically
 from model.huggingface.base import Family, WeightMap, by_published_name, export_weights, published_tensor
 from model.huggingface.registry import FAMILIES, fitting_family, settings_of
 from model.huggingface.settings import Settings
-from model.model_files import INDEX, ONE_FILE, SETTINGS, is_published, published_digest, read_json, some, weight_files
+from model.model_files import (
+    INDEX,
+    ONE_FILE,
+    SETTINGS,
+    SHARD_BYTES,
+    is_published,
+    published_digest,
+    read_json,
+    some,
+    weight_files,
+)
 from model.nn.factory import Network, make_shapes
-
-SHARD_BYTES = 5_000_000_000
-"""Largest file of weights that is written."""
 
 OF_TENSORFLOW = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 """Names in some of BERT's files, from its TensorFlow program, and their names in `transformers`."""
@@ -186,20 +194,24 @@ def export_network(
     weights: Mapping[str, Tensor],
     settings: Mapping[str, Any],
     shard_bytes: int = SHARD_BYTES,
+    dtype: WeightDtype = "float32",
 ) -> str:
     """Write the network into an existing folder; return the name of the class that loads it.
 
     `settings` are further entries of `config.json`, such as `eos_token_id`. Weights are read and written a shard at a
     time: one of at most `shard_bytes`, or a single larger tensor. Raises RecipeError where no class computes such a
-    network.
+    network, or where a weight is beyond the range of `dtype`.
     """
     family = fitting_family(config)
     weight_map = family.weight_map(config)
-    shapes = export_weights(make_shapes(config).state_dict(), weight_map)
+    stored_as: torch.dtype = getattr(torch, dtype)
+    shapes = export_weights(make_shapes(config).to(stored_as).state_dict(), weight_map)
     shards = split_into_shards({name: tensor.nbytes for name, tensor in shapes.items()}, shard_bytes)
     parts = by_published_name(weight_map)
     for file, names in shards.items():
-        shard = {name: published_tensor(name, parts[name], weights, weight_map) for name in names}
+        shard: dict[str, Tensor] = {}
+        for name in names:
+            shard[name] = _rounded(name, published_tensor(name, parts[name], weights, weight_map), stored_as)
         # `transformers` reads the tensors' format from this metadata.
         save_file(shard, folder / file, metadata={"format": "pt"})
         # The library makes the file readable for its owner alone.
@@ -210,9 +222,17 @@ def export_network(
         total["total_size"] = sum(tensor.nbytes for tensor in shapes.values())
         index = {"metadata": total, "weight_map": {name: file for file, names in shards.items() for name in names}}
         write_atomically(folder / INDEX, (json.dumps(index, indent=2, sort_keys=True) + "\n").encode())
-    written = {**settings_of(config, family), **settings, "dtype": "float32"}
+    written = {**settings_of(config, family), **settings, "dtype": dtype}
     write_atomically(folder / SETTINGS, (json.dumps(written, indent=1, sort_keys=True) + "\n").encode())
     return family.class_name
+
+
+def _rounded(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    rounded = tensor.to(dtype)
+    # float16 ends at 65,504; bfloat16 has the range of float32.
+    if not rounded.isfinite().all() and tensor.isfinite().all():
+        raise RecipeError(f"export: {name} has weights beyond the range of {dtype}. Export it with --dtype bfloat16.")
+    return rounded
 
 
 def split_into_shards(sizes: Mapping[str, int], most_bytes: int) -> dict[str, list[str]]:

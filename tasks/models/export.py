@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from model.config.fields import WeightDtype
 from model.digests import digest_bytes
 from model.file_content import require_unchanged
 from model.finetune.description import FINETUNED, ChatDescription
-from model.model_files import read_json
+from model.model_files import SHARD_BYTES, read_json
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import PYTHON, UNICODE
@@ -43,14 +44,16 @@ EXPORT = Stage(
 class ExportConfig(StrictConfig):
     """Settings of an export."""
 
-    shard_bytes: int = Field(default=5_000_000_000, ge=1)
+    shard_bytes: int = Field(default=SHARD_BYTES, ge=1)
     """Largest file of weights; a tensor that is larger has one to itself."""
+    dtype: WeightDtype = "float32"
+    """Type of the weights; 16 bits halve the files and round the weights."""
 
 
 def build_export(context: RunContext, source: ModelSource, config: ExportConfig, card: str | None) -> Artifact:
     """Build the files of `transformers` for the model of `source`, with the model card `card` if there is one.
 
-    Raises RecipeError where no class of `transformers` computes the network.
+    Raises RecipeError where no class of `transformers` computes the network, or its type of weights cannot hold them.
     """
 
     def run(workspace: Workspace) -> StageReport:
@@ -69,7 +72,9 @@ def build_export(context: RunContext, source: ModelSource, config: ExportConfig,
             if chat is not None:
                 ids["eos_token_id"] = chat["end"]
             tasks = _tasks_as_text(stored.description) if stored.config.architecture == "t5" else {}
-            class_name = export_network(folder, stored.config, stored.weights, {**ids, **tasks}, config.shard_bytes)
+            class_name = export_network(
+                folder, stored.config, stored.weights, {**ids, **tasks}, config.shard_bytes, config.dtype
+            )
             for path in sorted(folder.iterdir()):
                 unit.add_file(path.name)
             loaded_by = tokenizer_class(folder, class_name)

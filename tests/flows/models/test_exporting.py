@@ -20,7 +20,7 @@ from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.config.presets import PRESETS
 from model.digests import digest_file
 from model.errors import InputError, RecipeError
-from model.huggingface.io import split_into_shards
+from model.huggingface.io import export_network, split_into_shards
 from model.inference.generate import Sampling, stream_tokens
 from model.nn.factory import make_network
 from tasks.models.load import FINETUNED, write_vocabulary
@@ -111,6 +111,38 @@ def test_weights_in_several_files_have_the_index_of_transformers_and_come_back(
     before, back = load_model(model).state_dict(), open_trained(tmp_path, str(ours)).network.state_dict()
     assert before.keys() == back.keys()
     assert [name for name in before if not torch.equal(before[name], back[name])] == []
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_are_exported_in_16_bits_where_that_is_asked_for(
+    dtype: str, trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    tokenizer = pieces()
+    model = trained(tokenizer, GPTConfig(vocab_size=tokenizer.vocab_size, **SIZES))
+    done = CliRunner().invoke(app, ["model", "export", str(model), str(tmp_path / "out"), "--dtype", dtype])
+    assert done.exit_code == 0, done.output
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert theirs.dtype == getattr(torch, dtype)
+    # As `transformers` rounds the weights of the export in 32 bits.
+    whole = tmp_path / "whole"
+    assert CliRunner().invoke(app, ["model", "export", str(model), str(whole)]).exit_code == 0
+    rounded = transformers.AutoModelForCausalLM.from_pretrained(whole, dtype=getattr(torch, dtype)).state_dict()
+    assert [name for name, tensor in theirs.state_dict().items() if not torch.equal(tensor, rounded[name])] == []
+    back = open_trained(tmp_path, str(tmp_path / "out")).network.state_dict()
+    for name, tensor in load_model(model).state_dict().items():
+        torch.testing.assert_close(back[name], tensor.to(getattr(torch, dtype)).float(), rtol=0, atol=0)
+
+
+def test_weights_beyond_16_bits_are_refused(trained: Callable[..., Path], tmp_path: Path) -> None:
+    tokenizer = pieces()
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, **SIZES)
+    network = make_network(config).initialise(1)
+    with torch.no_grad():
+        network.final_norm.weight[0] = 1e5
+    (tmp_path / "out").mkdir()
+    with pytest.raises(RecipeError, match=r"model\.norm\.weight has weights beyond the range of torch\.float16"):
+        export_network(tmp_path / "out", config, network.state_dict(), {}, dtype="float16")
+    assert export_network(tmp_path / "out", config, network.state_dict(), {}, dtype="bfloat16") == "Qwen3ForCausalLM"
 
 
 def test_the_same_export_is_not_written_again(trained: Callable[..., Path], tmp_path: Path) -> None:
