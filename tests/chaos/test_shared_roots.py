@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -24,6 +23,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables.files import write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
+from tests.command import bessemer
 
 CAST = Stage("cast", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 ANNA, BORIS, FOUNDERS = 20001, 20002, 20000
@@ -142,30 +142,19 @@ def test_a_root_that_may_only_be_read_serves_what_exists_and_says_why_it_cannot_
     assert cast(disk).verify() == []
 
 
-def bessemer(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flows.cli", *map(str, words)]
-    mine = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=mine)
-
-
 def test_a_whole_run_is_read_from_a_root_that_may_only_be_read(foundry: Path, disk: Path) -> None:
     recipe, until = foundry / "foundry.toml", ("--until", "clean")
-    first = bessemer("run", recipe, "--root", disk, "--json", *until)
-    assert first.returncode == 0, first.stderr
-    built = json.loads(first.stdout)
+    built = json.loads(bessemer("run", recipe, "--root", disk, "--json", *until).stdout)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     again = bessemer("run", recipe, "--root", disk, "--json", *until)
-    assert again.returncode == 0, again.stderr
     record = json.loads(again.stdout)
     assert [entry["outcome"] for entry in record["stages"]] == ["reused", "reused"]
     assert [entry["content"] for entry in record["stages"]] == [entry["content"] for entry in built["stages"]]
     assert record["page"] == built["page"]
     assert "nothing needed building; the record of this run could not be written under" in again.stderr
     for words in (("plan", recipe), ("runs", "report", "latest"), ("runs", "compare", "latest", "latest")):
-        done = bessemer(*words, "--root", disk)
-        assert done.returncode == 0, done.stderr
+        bessemer(*words, "--root", disk)
     for words in (("run", recipe, *until, "--set", "seed=8"), ("run", recipe, *until, "--force"), ("run", recipe)):
-        refused = bessemer(*words, "--root", disk)
-        assert refused.returncode == 3, refused.stderr
+        refused = bessemer(*words, "--root", disk, code=3)
         assert "cannot be written (Read-only file system)" in refused.stderr
     assert [path.name for path in (disk / "runs").iterdir() if path.is_dir()] == [built["run_id"]]

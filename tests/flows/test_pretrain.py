@@ -14,13 +14,11 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from flows.cli import app
 from flows.recipe.stages import STAGES
 from flows.runs.lineage import run_artifacts
 from tasks.artifacts.artifact import Artifact
+from tests.command import invoke
 
 # All runs but the first: a server of its own takes a fifth of the time of a whole run.
 pytestmark = pytest.mark.usefixtures("shared_server")
@@ -50,13 +48,6 @@ def bessemer(*arguments: str | Path, check: bool = True, own_server: bool = Fals
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment)
     assert not check or done.returncode == 0, done.stderr
     return done
-
-
-def asked(*arguments: str | Path, check: bool = True) -> Result:
-    """What a command that starts no flow answers; in this process, which has imported what each would import anew."""
-    result = CliRunner().invoke(app, [*map(str, arguments)])
-    assert not check or result.exit_code == 0, result.output
-    return result
 
 
 def run(recipe: Path, root: Path, *arguments: str, own_server: bool = False) -> dict[str, Any]:
@@ -95,7 +86,7 @@ def document_named(artifacts: dict[str, Artifact], name: str) -> str:
 
 def why(artifacts: dict[str, Artifact], root: Path, first: dict[str, Any], name: str) -> dict[str, Any]:
     words = ("data", "history", document_named(artifacts, name), "--root", root, "--run", first["run_id"], "--json")
-    reported = json.loads(asked(*words).stdout)
+    reported = json.loads(invoke(*words).stdout)
     (life,) = reported["documents"]
     return life
 
@@ -155,7 +146,7 @@ def test_only_and_from_and_force(first: dict[str, Any], recipe: Path, root: Path
         "dedup reproduced",
     ]
     assert outcomes(run(recipe, root, "--until", "clean")) == ["sample reused", "clean reused"]
-    reported = " ".join(asked("data", "history", "note-05.txt", "--root", root).stdout.split())
+    reported = " ".join(invoke("data", "history", "note-05.txt", "--root", root).stdout.split())
     assert "this run did not train; the latest that did: bessemer data history note-05.txt --run 20" in reported
     missing = bessemer("run", recipe, "--root", root, "--from", "vocab", "--set", "seed=8", check=False)
     assert missing.returncode == 3
@@ -165,7 +156,7 @@ def test_only_and_from_and_force(first: dict[str, Any], recipe: Path, root: Path
 
 def test_a_run_is_among_the_bases(recipe: Path, root: Path, first: dict[str, Any]) -> None:
     folder = root / "runs" / first["run_id"]
-    reported = asked("data", "tokenizers", recipe, folder, "--score-bytes", "500", "--json")
+    reported = invoke("data", "tokenizers", recipe, folder, "--score-bytes", "500", "--json")
     (line,) = json.loads(reported.stdout)
     assert line["path"] == str(folder)
     assert line["scored_bytes"] in range(497, 501)
@@ -200,7 +191,7 @@ def test_why_says_a_dropped_a_duplicate_a_cut_and_a_trained_document(
 
 def test_leaks_names_every_item(artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]) -> None:
     at = ("--root", root, "--run", first["run_id"])
-    reported = json.loads(asked("data", "leaks", *at, "--json").stdout)
+    reported = json.loads(invoke("data", "leaks", *at, "--json").stdout)
     (counts,) = reported["benchmarks"]
     assert (counts["benchmark"], counts["items"], counts["leaked"]) == ("cloze", 3, 1)
     assert {item["item_id"]: item["state"] for item in reported["items"]} == {
@@ -210,29 +201,29 @@ def test_leaks_names_every_item(artifacts: dict[str, Artifact], root: Path, firs
     }
     (leak,) = next(item["leaks"] for item in reported["items"] if item["state"] == "leaked")
     assert (leak["path"], leak["doc_id"]) == ("leak.txt", document_named(artifacts, "leak.txt"))
-    one_by_one = asked("data", "leaks", "cloze", "--state", "clean", *at).stdout
+    one_by_one = invoke("data", "leaks", "cloze", "--state", "clean", *at).stdout
     assert one_by_one.split() == ["clean", "cloze", "clean", "clean", "cloze", "clean-too", "2", "clean"]
-    assert "cloze" in asked("data", "leaks", *at).stdout
-    unknown = asked("data", "leaks", "mmlu", *at, check=False)
+    assert "cloze" in invoke("data", "leaks", *at).stdout
+    unknown = invoke("data", "leaks", "mmlu", *at, code=None)
     assert unknown.exit_code == 3
     assert "the run checked no benchmark of this name; it checked cloze" in unknown.stderr
-    assert asked("data", "leaks", "--state", "dirty", *at, check=False).exit_code == 2
+    assert invoke("data", "leaks", "--state", "dirty", *at, code=None).exit_code == 2
 
 
 def test_why_takes_the_name_that_step_and_leaks_give_a_piece(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
     piece = document_named(artifacts, "leak.txt")[:12] + "/1"
-    reported = json.loads(asked("data", "history", piece, "--root", root, "--run", first["run_id"], "--json").stdout)
+    reported = json.loads(invoke("data", "history", piece, "--root", root, "--run", first["run_id"], "--json").stdout)
     assert [life["path"] for life in reported["documents"]] == ["leak.txt"]
 
 
 def test_why_says_a_reject_and_an_unknown_document(root: Path, first: dict[str, Any]) -> None:
     (reject,) = json.loads(
-        asked("data", "history", "broken.txt", "--root", root, "--run", first["run_id"], "--json").stdout
+        invoke("data", "history", "broken.txt", "--root", root, "--run", first["run_id"], "--json").stdout
     )["rejects"]
     assert reject["byte"] == len(b"A cast of ")
-    unknown = asked("data", "history", "nobody.txt", "--root", root, check=False)
+    unknown = invoke("data", "history", "nobody.txt", "--root", root, code=None)
     assert unknown.exit_code == 3
     assert "sampled no document of this id or path" in unknown.stderr
 
@@ -240,13 +231,13 @@ def test_why_says_a_reject_and_an_unknown_document(root: Path, first: dict[str, 
 def test_step_names_documents_whose_texts_agree_with_the_tokens(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
-    reported = json.loads(asked("data", "step", first["run_id"], "3", "--root", root, "--json").stdout)
+    reported = json.loads(invoke("data", "step", first["run_id"], "3", "--root", root, "--json").stdout)
     assert reported["rows"] == 8
     assert {"notes", "code"} >= {document["source"] for document in reported["documents"]}
     assert all(document["text"] and document["tokens"] > 0 for document in reported["documents"])
     # A trained document's own list of steps and the step's list of documents must agree.
     doc_id = reported["documents"][0]["doc_id"]
-    life = json.loads(asked("data", "history", doc_id, "--root", root, "--run", first["run_id"], "--json").stdout)[
+    life = json.loads(invoke("data", "history", doc_id, "--root", root, "--run", first["run_id"], "--json").stdout)[
         "documents"
     ][0]
     assert 3 in life["events"][-1]["steps"]
@@ -284,19 +275,19 @@ def test_every_item_has_a_leak_state(artifacts: dict[str, Artifact], first: dict
 
 def test_generate_writes_the_same_text_for_the_same_seed(root: Path, first: dict[str, Any]) -> None:
     words = ("model", "generate", "latest", "--root", root, "--prompt", "The blast", "--tokens", "12", "--seed", "3")
-    text = asked(*words).stdout
+    text = invoke(*words).stdout
     assert text.startswith("The blast")
     assert bessemer(*words).stdout == text
     (folder,) = [entry["path"] for entry in first["stages"] if entry["stage"] == "train"]
-    assert asked("model", "generate", folder, *words[3:]).stdout == text
-    other = asked("model", "generate", Path(folder).parents[1] / "vocab", "--root", root, check=False)
+    assert invoke("model", "generate", folder, *words[3:]).stdout == text
+    other = invoke("model", "generate", Path(folder).parents[1] / "vocab", "--root", root, code=None)
     assert other.exit_code == 3
 
 
 def test_ls_and_report(root: Path, first: dict[str, Any]) -> None:
-    listed = json.loads(asked("runs", "list", "--root", root, "--json").stdout)
+    listed = json.loads(invoke("runs", "list", "--root", root, "--json").stdout)
     assert listed[0]["run_id"] == first["run_id"]
-    page = Path(json.loads(asked("runs", "report", first["run_id"], "--root", root, "--json").stdout)["page"])
+    page = Path(json.loads(invoke("runs", "report", first["run_id"], "--root", root, "--json").stdout)["page"])
     assert page.exists()
 
 
@@ -349,7 +340,7 @@ def test_an_interrupted_run_says_so_and_the_next_one_goes_on(
     _, reported = process.communicate(timeout=SECONDS)
     assert process.returncode == 130, reported
     assert "finished parts and checkpoints are kept" in reported
-    (record,) = json.loads(asked("runs", "list", "--root", tmp_path, "--json").stdout)
+    (record,) = json.loads(invoke("runs", "list", "--root", tmp_path, "--json").stdout)
     assert record["state"] == "interrupted"
     assert outcomes(record)[-1] == "train interrupted"
     again = run(foundry / "foundry.toml", tmp_path)

@@ -4,8 +4,6 @@ Each is trained from a preset, made small, and the exported GPT is then a base t
 from.
 """
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from torch import Tensor
 
 from flows.models.load import open_trained
 from tasks.models.load import Trained
+from tests.command import bessemer
 
 pytestmark = pytest.mark.prove_data
 
@@ -53,12 +52,6 @@ KINDS = {
 }
 
 
-def bessemer(*words: str | Path) -> str:
-    reported = subprocess.run([sys.executable, "-m", "flows.cli", *map(str, words)], capture_output=True, text=True)
-    assert reported.returncode == 0, reported.stdout + reported.stderr
-    return reported.stdout
-
-
 def run(folder: Path, root: Path, recipe: str) -> None:
     path = folder / "recipe.toml"
     path.write_text(recipe)
@@ -88,7 +81,7 @@ def test_a_trained_model_is_the_same_in_transformers(
     network = f'[train.model]\npreset = "{kind.preset}"\n{SIZES}'
     filled = {"name": name, "data": data, "corpus": "en_textbook_guides", "vocab": kind.vocab, "base": network}
     run(tmp_path, root, RECIPE.format(**filled))
-    assert kind.class_name in bessemer("model", "export", "latest", exported, "--root", root)
+    assert kind.class_name in bessemer("model", "export", "latest", exported, "--root", root).stdout
     ours = open_trained(root, "latest")
     ids = ours.tokenizer.encode(TEXT)
     their_tokenizer = transformers.AutoTokenizer.from_pretrained(exported)

@@ -10,8 +10,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.command import bessemer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -51,13 +51,6 @@ class Service:
         self.printed = printed
         """The address of the UI that `up` printed."""
         self.ui = printed.removesuffix("/deployments")
-
-    @staticmethod
-    def bessemer(*words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "flows.cli", *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-        assert not check or done.returncode == 0, done.stdout + done.stderr
-        return done
 
     def password(self) -> str:
         return (self.root / "service" / "password").read_text().strip()
@@ -115,13 +108,13 @@ def service(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     try:
-        reported = Service.bessemer("serve", "start", "--root", root, "--recipe", recipe, "--port", str(port)).stdout
+        reported = bessemer("serve", "start", "--root", root, "--recipe", recipe, "--port", str(port)).stdout
         printed = re.search(rf"http://127\.0\.0\.1:{port}/deployments", reported)
         assert printed, reported
-        Service.bessemer("run", recipe, "--root", root, "--json")
+        bessemer("run", recipe, "--root", root, "--json")
         yield Service(root, printed.group())
     finally:
-        Service.bessemer("serve", "stop", "--root", root, check=False)
+        bessemer("serve", "stop", "--root", root, code=None)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.command import bessemer
+
 pytestmark = pytest.mark.prove
 
 MOST_CLICKS = 3
@@ -43,14 +45,13 @@ def test_a_run_of_the_command_shows_in_the_ui_of_its_root(service: Any) -> None:
 
 
 def test_up_again_and_status_say_that_it_runs(service: Any) -> None:
-    assert "the service is already running" in service.bessemer("serve", "start", "--root", service.root).stdout
-    assert json.loads(service.bessemer("serve", "status", "--root", service.root, "--json").stdout)["up"]
+    assert "the service is already running" in bessemer("serve", "start", "--root", service.root).stdout
+    assert json.loads(bessemer("serve", "status", "--root", service.root, "--json").stdout)["up"]
 
 
 def test_a_port_in_use_is_reported(service: Any, tmp_path: Path) -> None:
     port = service.ui.rpartition(":")[2]
-    done = service.bessemer("serve", "start", "--root", tmp_path, "--port", port, check=False)
-    assert done.returncode == 3
+    done = bessemer("serve", "start", "--root", tmp_path, "--port", port, code=3)
     assert "choose one with --port" in done.stderr
 
 
@@ -59,7 +60,7 @@ def test_an_unchanged_run_starts_nothing_and_adds_a_line_to_the_history(service:
     before = len(history.read_text().splitlines()) if history.exists() else 0
     runs = service.ask("/flow_runs/count", {})
     spent = os.times()
-    service.bessemer("run", recipe, "--root", service.root, "--json")
+    bessemer("run", recipe, "--root", service.root, "--json")
     seconds = sum(os.times()[2:4]) - sum(spent[2:4])
     print(f"unchanged run: {seconds:.2f} s of processor time")
     assert len(history.read_text().splitlines()) == before + 1
@@ -174,17 +175,15 @@ def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(servi
     while not list(service.root.glob("work/*/scratch/train/checkpoints/step-*")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    reported = service.bessemer("serve", "stop", "--root", service.root).stdout
+    reported = bessemer("serve", "stop", "--root", service.root).stdout
     assert "1 run under way: keeping finished parts and the last checkpoint" in reported
-    record = json.loads(service.bessemer("runs", "list", "--root", service.root, "--json").stdout)[-1]
+    record = json.loads(bessemer("runs", "list", "--root", service.root, "--json").stdout)[-1]
     assert record["state"] == "interrupted"
     assert list(service.root.glob("work/*/scratch/train/checkpoints/step-*"))
-    assert "no service runs under" in service.bessemer("serve", "stop", "--root", service.root).stdout
-    assert service.bessemer("serve", "status", "--root", service.root, check=False).returncode == 1
+    assert "no service runs under" in bessemer("serve", "stop", "--root", service.root).stdout
+    bessemer("serve", "status", "--root", service.root, code=1)
 
-    service.bessemer(
-        "serve", "start", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2]
-    )
+    bessemer("serve", "start", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2])
     for name in ("server", "worker"):
         killed = service.pid(name)
         os.kill(killed, signal.SIGKILL)
@@ -192,8 +191,8 @@ def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(servi
             assert time.monotonic() < deadline + SECONDS, f"the keeper did not start the {name} again"
             time.sleep(0.5)
     os.kill(service.pid("keeper"), signal.SIGKILL)
-    again = service.bessemer(
+    again = bessemer(
         "serve", "start", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2]
     ).stdout
     assert "the keeper of an earlier `bessemer serve start` ended unexpectedly; starting another" in again
-    assert json.loads(service.bessemer("serve", "status", "--root", service.root, "--json").stdout)["up"]
+    assert json.loads(bessemer("serve", "status", "--root", service.root, "--json").stdout)["up"]

@@ -1,8 +1,6 @@
 """An ablation through the command: what it reuses, what it compares, and the parts of a network that it trained."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from flows.experiments.component_ablation import alone_figure
 from model.checksummed_json import read_sealed
 from model.digests import digest_file
 from tasks.artifacts.artifact import Artifact
+from tests.command import bessemer
 
 pytestmark = pytest.mark.usefixtures("shared_server")
 
@@ -63,10 +62,7 @@ def home(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ablate(*words: str | Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "flows.cli", "study", "ablate", *map(str, words), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(bessemer("study", "ablate", *words, "--json").stdout)
 
 
 def test_changes_are_laid_beside_the_base_and_parts_beside_the_whole(home: Path) -> None:

@@ -1,8 +1,6 @@
 """A mixture found by the command: proxies share all but their rows, and the weights keep their bounds."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 
 from flows.recipe.load import load_recipe
 from flows.runs.record import list_runs
+from tests.command import bessemer
 
 SECONDS = 1800.0
 SMALL = """
@@ -39,10 +38,7 @@ floor = 0.1
 def test_proxies_find_shares_within_the_bounds_from_data_that_are_built_once(foundry: Path, tmp_path: Path) -> None:
     recipe, root = tmp_path / "small.toml", tmp_path / "root"
     recipe.write_text((foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry)) + SMALL)
-    command = [sys.executable, "-m", "flows.cli", "study", "mix", str(recipe), "--root", str(root), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(bessemer("study", "mix", recipe, "--root", root, "--json").stdout)
     built = Counter(
         entry["stage"] for record in list_runs(root) for entry in record["stages"] if entry["outcome"] == "built"
     )

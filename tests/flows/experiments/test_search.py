@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import tomllib
 from collections import Counter
@@ -19,6 +18,8 @@ from flows.experiments.trial_log import Trial, TrialLog
 from flows.experiments.trials import parse_editable
 from flows.recipe.load import apply_setting, load_recipe
 from flows.runs.record import list_runs
+from tests.command import bessemer, invoke
+from tests.command import words as command_words
 
 SECONDS = 900.0
 LR = '"train.schedule.peak_lr" = { low = 1e-4, high = 1e-1, log = true }'
@@ -42,16 +43,8 @@ def searched(foundry: Path, folder: Path, head: str, space: str) -> Path:
     return path
 
 
-def command(*words: str | Path) -> list[str]:
-    return [sys.executable, "-m", "flows.cli", "study", "search", *map(str, words)]
-
-
 def search(recipe: Path, root: Path, *words: str) -> dict[str, Any]:
-    done = subprocess.run(
-        command(recipe, "--root", root, "--json", *words), capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(bessemer("study", "search", recipe, "--root", root, "--json", *words).stdout)
 
 
 def test_trials_side_by_side_build_what_they_share_once(foundry: Path, tmp_path: Path) -> None:
@@ -81,8 +74,7 @@ def test_trials_side_by_side_build_what_they_share_once(foundry: Path, tmp_path:
     page = Path(found["page"]).read_text()
     figures = json.loads(re.search(r'<script id="figures" type="application/json">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
     assert set(figures) == {"history", "slice0", "slice1"}
-    show = command("show", "foundry", "--root", tmp_path / "root")
-    shown = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    shown = invoke("study", "search", "show", "foundry", "--root", tmp_path / "root").stdout
     assert f"best: trial {found['best']['trial']}" in shown
     assert "run it: bessemer run" in shown
 
@@ -118,7 +110,9 @@ def test_a_search_killed_again_and_again_finds_what_an_undisturbed_one_does(foun
     path = root / "searches" / "foundry" / "trials.jsonl"
     for lines in (2, 3, 6, 9):  # Right behind a beginning, a pause, and in later stretches.
         running = subprocess.Popen(
-            command(recipe, "--root", root, "--json"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            command_words("study", "search", recipe, "--root", root, "--json"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
         deadline = time.monotonic() + SECONDS
         while not path.exists() or path.read_bytes().count(b"\n") < lines:

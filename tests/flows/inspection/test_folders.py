@@ -9,8 +9,6 @@ import gzip
 import json
 import mailbox
 import random
-import subprocess
-import sys
 import sysconfig
 import tarfile
 import zipfile
@@ -27,6 +25,7 @@ from flows.cli import app
 from flows.recipe.load import load_recipe
 from flows.runs.pipeline import BUILDERS, run_stages
 from tasks.artifacts.build import RunContext
+from tests.command import bessemer
 
 pytestmark = pytest.mark.usefixtures("shared_server")
 
@@ -339,15 +338,8 @@ def test_estimate_run_and_export_take_the_recipe_unchanged(name: str, tmp_path: 
 
 
 def check_commands(recipe: Path, root: Path, model: Path) -> None:
-    record = json.loads(bessemer("run", recipe, "--root", root, "--json"))
+    record = json.loads(bessemer("run", recipe, "--root", root, "--json").stdout)
     assert (record["state"], len(record["stages"])) == ("completed", 8)
     assert Path(record["page"]).is_file()
     bessemer("model", "export", "latest", model, "--root", root)
     assert (model / "model.safetensors").is_file()
-
-
-def bessemer(*words: object) -> str:
-    command = [sys.executable, "-m", "flows.cli", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout

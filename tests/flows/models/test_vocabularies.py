@@ -3,8 +3,6 @@
 import gzip
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +29,7 @@ from tasks.vocab.base import read_base
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.output import FAST_FILE
 from tasks.vocab.stage import build_vocab
+from tests.command import invoke
 
 ENGLISH = [f"The converter blows air through melted iron for {number} minutes." for number in range(200)]
 CHINESE = ["转炉炼钢的时候，空气吹过铁水。"] * 20
@@ -256,9 +255,8 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path):
 def test_the_command_prints_a_table_and_json(tmp_path: Path):
     base, text = trained(tmp_path / "base.model"), tmp_path / "mine.txt"
     text.write_text("The iron")
-    asked = [sys.executable, "-m", "flows.cli", "data", "tokenizers", str(text), str(base)]
-    reported = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    reported = invoke("data", "tokenizers", text, base).stdout
     assert "changed lines" in reported
     assert "0 of 1" in reported
-    (line,) = json.loads(subprocess.run([*asked, "--json"], capture_output=True, text=True, check=True).stdout)
+    (line,) = json.loads(invoke("data", "tokenizers", text, base, "--json").stdout)
     assert (line["pieces"], line["lost_lines"]) == (340, 0)

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from flows.metrics.run_metrics import open_artifacts
 from flows.runs.lineage import open_run
 from model.digests import digest_bytes
 from tasks.artifacts.artifact import Artifact
+from tests.command import bessemer, words
 
 pytestmark = pytest.mark.prove
 
@@ -134,14 +134,8 @@ class Nights:
         self.root, self.inputs = root, inputs
         self.environment = {**os.environ, "BESSEMER_WEBHOOK": webhook, "BESSEMER_WEBHOOK_TOKEN": "s3cret-token"}
 
-    def words(self, *more: str) -> list[str]:
-        return [sys.executable, "-m", "flows.cli", *more, "--root", str(self.root)]
-
     def call(self, *more: str, code: int = 0) -> str:
-        done = subprocess.run(
-            self.words(*more), capture_output=True, text=True, timeout=SECONDS, check=False, env=self.environment
-        )
-        assert done.returncode == code, f"{more}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        done = bessemer(*more, "--root", self.root, code=code, environment=self.environment)
         return done.stdout if code == 0 else done.stderr
 
     def spend(self, *more: str, code: int = 0) -> str:
@@ -315,9 +309,9 @@ def test_a_night_that_is_killed_is_made_up_for_by_the_next(tmp_path: Path, heard
     nights = Nights(tmp_path / "root", inputs, address)
     inputs.come("library", 0, 30)
     inputs.come("packages", 0, 20)
-    words = nights.words("nightly", str(inputs.folder / "chain.toml"))
+    command = words("nightly", inputs.folder / "chain.toml", "--root", nights.root)
     with (tmp_path / "log").open("wb") as log:
-        killed = subprocess.Popen(words, stdout=log, stderr=log, env=nights.environment, start_new_session=True)
+        killed = subprocess.Popen(command, stdout=log, stderr=log, env=nights.environment, start_new_session=True)
         deadline = time.monotonic() + SECONDS
         while not list(nights.root.glob("artifacts/clean/*/manifest.json")):
             assert killed.poll() is None, (tmp_path / "log").read_text()

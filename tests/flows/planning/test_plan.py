@@ -3,8 +3,6 @@
 import io
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from flows.runs.pipeline import BUILDERS
 from model.errors import RecipeError
 from tasks.artifacts.build import ProgressListener, RunContext
 from tasks.decontaminate.config import DecontaminateConfig
+from tests.command import invoke
 
 ASKED = PlanOptions(hardware="h200", devices=8, days=1.0, price=3.5)
 
@@ -225,17 +224,13 @@ def test_sizes_are_the_recipe_s_own(recipe: Recipe, root: Path, asked: PlanOptio
 
 
 def test_the_command_calculates_and_refuses():
-    def command(*words: str) -> subprocess.CompletedProcess[str]:
-        call = [sys.executable, "-m", "flows.cli", "estimate", *words]
-        return subprocess.run(call, capture_output=True, text=True, check=False, timeout=60)
-
     numbers = ("--tokens", "300B", "--parameters", "100B", "--hardware", "a100", "--devices", "800", "--days", "65")
-    reported = json.loads(command(*numbers, "--json").stdout)
+    reported = json.loads(invoke("estimate", *numbers, "--json").stdout)
     assert reported["mfu"] == pytest.approx(0.128, abs=0.001)
     assert reported["memory"]["ZeRO-1"]["at_least"] == pytest.approx((8 + 12 / 800) * 100e9, rel=1e-3)
     assert reported["memory"]["ZeRO-1"]["total"] is None
-    printed = command(*numbers).stdout
+    printed = invoke("estimate", *numbers).stdout
     assert "12.8%" in printed
     assert max(map(len, printed.splitlines())) <= 80
-    refused = command("--tokens", "many")
-    assert (refused.returncode, "write a positive count" in refused.stderr) == (2, True)
+    refused = invoke("estimate", "--tokens", "many", code=2)
+    assert "write a positive count" in refused.stderr

@@ -1,8 +1,6 @@
 """Recipes of published models and their shrunk twins: what differs, and that each trains to its page."""
 
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from flows.cli import app
 from flows.recipe.load import find_recipe, load_recipe
 from flows.recipe.scales import FOLDER, SIZES, changed_sizes
 from model.errors import InputError, RecipeError
+from tests.command import bessemer
 
 pytestmark = pytest.mark.usefixtures("shared_server")
 
@@ -30,6 +29,7 @@ DERIVED = frozenset(
         "evaluate.device",
     }
 )
+
 """Keys of the resolved settings that follow from sizes."""
 
 SOURCES = "[[sources]]\nname = 's'\npaths = ['x']\nweight = 1.0\ntokens = 5\n"
@@ -62,9 +62,7 @@ def test_without_text_a_recipe_says_where_it_looked(name: str, tmp_path: Path) -
 def test_a_twin_trains_to_its_page_on_a_processor(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.getbasetemp() / "twins"
     before = _processor_seconds()
-    command = [sys.executable, "-m", "flows.cli", "run", name, "--set", "scale=tiny", "--root", str(root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    bessemer("run", name, "--set", "scale=tiny", "--root", root)
     assert _newest(root).stat().st_size > 10_000
     assert _processor_seconds() - before < MOST_SECONDS
 

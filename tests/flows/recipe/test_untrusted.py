@@ -1,8 +1,6 @@
 """A recipe of somebody else's reads one folder and public addresses, and runs no code."""
 
 import http.server
-import subprocess
-import sys
 import threading
 import typing
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ from tasks.common import confinement
 from tasks.common.config import StrictConfig
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
+from tests.command import bessemer
 
 WORDS = frozenset(
     """
@@ -49,6 +48,7 @@ WORDS = frozenset(
     chunk.tombstones.source chunk.tombstones.key sample.exclude_documents
     """.split()  # noqa: SIM905  # a list of quoted words would be worse to read
 )
+
 """Keys that take any text and reach nothing by it: names, patterns of relative paths, fields of records, prompts. Of a
 new key somebody decides here, or marks it with what it reaches."""
 
@@ -390,10 +390,7 @@ def test_commands_that_read_a_recipe_take_the_option(folder: Path, command: str)
     text = (folder / "theirs.toml").read_text()
     (folder / "theirs.toml").write_text(text + '[clean.extensions]\npath = "{recipe}"\nedits = ["own:edit"]\n')
     words = [command, str(folder / "theirs.toml"), "--untrusted", str(folder), "--root", str(folder.parent / "root")]
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.cli", *words], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 2, done.stderr
+    done = bessemer(*words, code=2)
     assert "clean.extensions.path" in done.stderr
     assert "this module was run" not in done.stdout + done.stderr
     assert not (folder.parent / "root" / "runs").exists()

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from model.errors import IntegrityError
 from tasks.artifacts.manifest import read_manifest, write_manifest
 from tasks.artifacts.references import resolve_artifacts
 from tasks.artifacts.remote.metadata import read_record
+from tests.command import bessemer
 
 GOOD, DAMAGED = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
 TORN = ("", "{", '{"run_id": "x"', "[]", "null", '{"stages": []}', seal({"stages": {}}), seal({"stages": [3]}), b"\xff")
@@ -52,11 +51,6 @@ def damage(root: Path, text: str | bytes) -> Path:
     return path
 
 
-def bessemer(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flows.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-
-
 @pytest.mark.parametrize("text", TORN)
 def test_it_is_named_and_left_out(runs: Path, text: str | bytes, caplog: pytest.LogCaptureFixture) -> None:
     path = damage(runs, text)
@@ -76,8 +70,7 @@ def test_commands_about_other_runs_answer_and_name_it_on_stderr(runs: Path) -> N
         ("data", "peek", "clean"),
         ("model", "current"),
     ):
-        done = bessemer(*words, "--root", runs)
-        assert done.returncode == (3 if words == ("model", "current") else 0), (words, done.stderr)
+        done = bessemer(*words, "--root", runs, code=3 if words == ("model", "current") else 0)
         assert "Traceback" not in done.stderr
         assert (f"{path} is damaged" in done.stderr) == (words != ("model", "current")), words
     assert [run["run_id"] for run in json.loads(bessemer("runs", "list", "--json", "--root", runs).stdout)] == [GOOD]

@@ -1,8 +1,6 @@
 """`why` knows files that left no document, and what a run kept that went no further."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +9,9 @@ import pytest
 
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.run_documents import documents_by_file
+from tests.command import bessemer, invoke
 
 pytestmark = pytest.mark.usefixtures("shared_server")
-
-
-def bessemer(*words: object) -> str:
-    command = [sys.executable, "-m", "flows.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +24,7 @@ def halved(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 
 def why(root: Path, wanted: object) -> dict[str, Any]:
-    return json.loads(bessemer("data", "history", wanted, "--root", root, "--run", "latest", "--json"))
+    return json.loads(invoke("data", "history", wanted, "--root", root, "--run", "latest", "--json").stdout)
 
 
 def test_a_file_that_was_not_selected_is_reported(halved: tuple[Path, set[str]]) -> None:

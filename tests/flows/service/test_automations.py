@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -29,6 +27,7 @@ from flows.runs.lifecycle import as_bessemer_error, machine_failed
 from flows.service.api import read_automations
 from flows.service.files import shipped
 from model.errors import BessemerError, Infra, InputError
+from tests.command import bessemer
 
 SECONDS = 400.0
 
@@ -106,7 +105,7 @@ class Service:
 
     def up(self, folder: Path | None = None) -> str:
         words = ("serve", "start", "--root", self.root, "--recipe", self.recipe, "--port", str(self.port))
-        return bessemer(*words, folder=folder)
+        return bessemer(*words, folder=folder).stdout
 
     def start(self) -> None:
         """A run of the pipeline with a training long enough to be found at work."""
@@ -135,13 +134,6 @@ class Service:
         wait_until(lambda: bool(list(self.root.glob("work/*/scratch/train/checkpoints/step-*"))))
 
 
-def bessemer(*words: str | Path, folder: Path | None = None) -> str:
-    command = [sys.executable, "-m", "flows.cli", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def wait_until(true: Any, seconds: float = SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not true():
@@ -156,11 +148,7 @@ def service(foundry: Path, tmp_path: Path, ask: Callable[..., Any]) -> Iterator[
         found.up()
         yield found
     finally:
-        subprocess.run(
-            [sys.executable, "-m", "flows.cli", "serve", "stop", "--now", "--root", str(found.root)],
-            check=False,
-            timeout=SECONDS,
-        )
+        bessemer("serve", "stop", "--now", "--root", found.root, code=None)
 
 
 @pytest.mark.prove

@@ -6,7 +6,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import tempfile
 import urllib.error
 import urllib.request
@@ -14,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.command import bessemer
 
 SCRIPT = Path(__file__).parents[3] / "deployments" / "local" / "postgresql.sh"
 SECONDS = 900.0
@@ -68,15 +69,8 @@ def test_a_wrong_password_and_a_missing_database_are_explained_on_the_terminal(f
         (address.replace(f"bessemer:{password}@", "stranger@"), 'password authentication failed for user "stranger"'),
         (f"{address}-other", 'database "bessemer-other" does not exist'),
     ):
-        environment = {**os.environ, "BESSEMER_DATABASE": wrong}
-        done = subprocess.run(
-            words("serve", "start", "--root", tmp_path / "root"),
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment,
-        )
-        assert done.returncode == 3
+        words = ("serve", "start", "--root", tmp_path / "root")
+        done = bessemer(*words, code=3, environment={"BESSEMER_DATABASE": wrong})
         assert reported in done.stderr
         assert "wr0ng" not in done.stderr + done.stdout
         assert password not in done.stderr + done.stdout
@@ -109,36 +103,20 @@ def test_the_server_writes_there_and_asks_for_the_password(folder: Path, tmp_pat
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     try:
-        reported = bessemer(
-            "serve", "start", "--root", root, "--port", port, "--database", address, "--password-file", file
-        )
+        words = ("serve", "start", "--root", root, "--port", port)
+        ended = [bessemer(*words, "--database", address, "--password-file", file)]
         request = urllib.request.Request(f"http://127.0.0.1:{port}/api/flow_runs/count", b"{}", method="POST")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(request, timeout=60)
-        reported += bessemer("run", "quickstart", "--root", root, "--until", "sample", "--limit", "1%", "--json")
+        ended.append(bessemer("run", "quickstart", "--root", root, "--until", "sample", "--limit", "1%", "--json"))
         kept = ["psql", address.replace("+asyncpg", ""), "--tuples-only", "--no-align", "--command"]
         states = subprocess.check_output([*kept, "SELECT state_type FROM flow_run"], text=True).split()
         assert states == ["COMPLETED"]
-        reported += bessemer("serve", "stop", "--root", root)
-        again = subprocess.run(
-            words("serve", "start", "--root", root, "--port", port), capture_output=True, text=True, check=False
-        )
-        assert again.returncode == 3
+        ended.append(bessemer("serve", "stop", "--root", root))
+        again = bessemer(*words, code=3)
         assert "are in the database postgresql://bessemer@127.0.0.1:" in again.stderr
     finally:
-        subprocess.run(
-            words("serve", "stop", "--now", "--root", root), check=False, capture_output=True, timeout=SECONDS
-        )
+        bessemer("serve", "stop", "--now", "--root", root, code=None)
     written = b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
     assert PASSWORD.split(":")[1].encode() not in written
-    assert PASSWORD.split(":")[1] not in reported
-
-
-def words(*more: str | Path) -> list[str]:
-    return [sys.executable, "-m", "flows.cli", *map(str, more)]
-
-
-def bessemer(*more: str | Path) -> str:
-    done = subprocess.run(words(*more), capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    assert PASSWORD.split(":")[1] not in "".join(done.stdout + done.stderr for done in ended)

@@ -21,6 +21,7 @@ import pytest
 
 from flows.recipe.stages import STAGES
 from flows.service.worker import expected_deployments
+from tests.command import bessemer
 
 SECONDS = 600.0
 NOBODY = 65534
@@ -69,14 +70,7 @@ class Service:
         return (self.root / "service" / f"{name}.log").read_text()
 
     def up(self) -> str:
-        return bessemer("serve", "start", "--root", self.root, "--recipe", self.recipe, "--port", str(self.port))
-
-
-def bessemer(*words: str | Path) -> str:
-    command = [sys.executable, "-m", "flows.cli", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+        return bessemer("serve", "start", "--root", self.root, "--recipe", self.recipe, "--port", self.port).stdout
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +83,7 @@ def service(foundry: Path, tmp_path_factory: pytest.TempPathFactory, ask: Callab
         bessemer("run", found.recipe, "--root", found.root, "--json")
         yield found
     finally:
-        subprocess.run(
-            [sys.executable, "-m", "flows.cli", "serve", "stop", "--now", "--root", str(found.root)],
-            check=False,
-            timeout=SECONDS,
-        )
+        bessemer("serve", "stop", "--now", "--root", found.root, code=None)
 
 
 def as_nobody(service: Service, tries: list[dict[str, Any]]) -> list[str]:

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +33,7 @@ from model.profile.modules import (
 from model.profile.report import as_json, findings_of, table
 from model.profile.roofline import Machine, clock_for
 from model.profile.step import Shape, StepProfile, profile_step
+from tests.command import bessemer, invoke
 
 PROJECT = Path(__file__).resolve().parents[3]
 MACHINE = Machine(flops_s=1e11, bytes_s=1e10, threads=1, dtype="float32")
@@ -409,24 +408,10 @@ def test_json_holds_every_number_and_the_shares() -> None:
     assert reported["machine"]["flops_s"] == 1e11
 
 
-@pytest.fixture
-def command(make_run) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "flows.cli", "model", "profile", *arguments],
-            cwd=PROJECT,
-            capture_output=True,
-            text=True,
-        )
-
-    return call
-
-
-def test_the_command_prints_json_and_writes_a_trace(make_run, command, tmp_path: Path) -> None:
+def test_the_command_prints_json_and_writes_a_trace(make_run, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text(make_run().model_dump_json())
-    done = command(str(path), "--steps", "1", "--json", "--trace", str(tmp_path / "step.json"))
-    assert done.returncode == 0, done.stderr
+    done = bessemer("model", "profile", path, "--steps", "1", "--json", "--trace", tmp_path / "step.json")
     reported = json.loads(done.stdout)
     within = sum(part["seconds"] for part in reported["parts"])
     assert math.isclose(within + reported["loader_seconds"] + reported["between_seconds"], reported["seconds"])
@@ -435,11 +420,9 @@ def test_the_command_prints_json_and_writes_a_trace(make_run, command, tmp_path:
     assert {"aten::addmm", "AddmmBackward0", "aten::_fused_adamw_"} <= traced
 
 
-def test_the_command_says_what_is_wrong_with_its_run(command, tmp_path: Path) -> None:
-    missing = command(str(tmp_path / "nothing.json"))
-    assert (missing.returncode, missing.stderr.startswith("InputError: there is no file")) == (3, True)
+def test_the_command_says_what_is_wrong_with_its_run(tmp_path: Path) -> None:
+    missing = invoke("model", "profile", tmp_path / "nothing.json", code=3)
+    assert missing.stderr.startswith("InputError: there is no file")
     (tmp_path / "run.json").write_text('{"ordre": 1}')
-    wrong = command(str(tmp_path / "run.json"))
-    assert wrong.returncode == 2
-    assert "ordre" in wrong.stderr
-    assert command(str(tmp_path / "run.json"), "--steps", "0").returncode == 2
+    assert "ordre" in invoke("model", "profile", tmp_path / "run.json", code=2).stderr
+    invoke("model", "profile", tmp_path / "run.json", "--steps", "0", code=2)

@@ -1,7 +1,5 @@
 """Credentials that a store does not take: reported at once, and gone on from once there are others."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
+from tests.command import bessemer
 
 CODES = {
     "expired": "ExpiredToken",
@@ -131,8 +130,7 @@ def test_sources_of_s3_say_refused_credentials_too(address: str, take: Take) -> 
 
 def test_the_command_ends_with_a_code_of_its_own(address: str, take: Take, tmp_path: Path) -> None:
     take("expired")
-    command = [sys.executable, "-m", "flows.cli", "runs", "list", "--root", address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == AccessError.exit_code == 77
+    assert AccessError.exit_code == 77
+    done = bessemer("runs", "list", "--root", address, code=77)
     assert "AccessError: the object store refuses access" in done.stderr
     assert "Traceback" not in done.stderr
