@@ -19,11 +19,12 @@ from typing import cast
 
 import torch
 
+from benchmarks.rows import run_without_rows
 from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.state import CheckpointState
 from model.checkpoint.writer import CheckpointWriter
 from model.config.network import GPTConfig
-from model.config.train import TrainConfig, TrainerRun
+from model.config.train import TrainConfig
 from model.data.loader import CausalBatch
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines.native import NativeEngine
@@ -67,10 +68,7 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     config = GPTConfig(vocab_size=PIECES, context=CONTEXT, layers=chosen.layers, heads=5, width=chosen.width)
     train = TrainConfig(batch_rows=ROWS, micro_batch_rows=ROWS // 2, threads=chosen.threads)
-    run = TrainerRun(
-        sequences=(), order=Path("order"), out=Path("out"), pad=3, tokenizer_digest="none", model=config, train=train
-    )
-    engine = NativeEngine(run, make_network(config).initialise(1), SINGLE_PROCESS)
+    engine = NativeEngine(run_without_rows(config, train, pad=3), make_network(config).initialise(1), SINGLE_PROCESS)
     draw = torch.Generator().manual_seed(1)
 
     def step() -> None:

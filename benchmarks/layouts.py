@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from benchmarks.rows import write_rows
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
-from model.data.schema import ORDER, sequences_schema
 from model.nn.factory import parameter_count
 
 PIECES, CONTEXT, BATCH_ROWS = 8192, 256, 8
@@ -35,33 +35,16 @@ LAYOUTS: dict[str, dict[str, int]] = {
 }
 
 
-def write(path: Path, table: pa.Table) -> Path:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return path
-
-
-def written_rows(folder: Path) -> Path:
-    """Write SEQUENCES of random tokens, enough for the long run; return their path."""
-    rows = BATCH_ROWS * LONG
-    tokens = np.random.default_rng(1).integers(4, PIECES, size=(rows, CONTEXT + 1)).astype(np.uint16)
-    columns = {
-        "row": pa.array(range(rows), pa.int64()),
-        "source": pa.array(["text"] * rows).dictionary_encode(),
-        "tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens.ravel()), CONTEXT + 1),
-        "loss_start": pa.array([0] * rows, pa.int32()),
-    }
-    return write(folder / "rows.arrow", pa.table(columns).cast(sequences_schema(CONTEXT + 1, PIECES, None)))
-
-
-def trained(folder: Path, name: str, model: GPTConfig, settings: dict[str, Any], steps: int) -> tuple[float, float]:
-    """Train for `steps` steps; return seconds of processor time of all ranks, and MiB of the first."""
-    rows = BATCH_ROWS * steps
-    columns = {"row": pa.array(range(rows), pa.int64()), "epoch": pa.array([0] * rows, pa.int16())}
+def trained(home: Path, name: str, model: GPTConfig, settings: dict[str, Any], steps: int) -> tuple[float, float]:
+    """Train for `steps` steps over random tokens; return seconds of processor time of all ranks, and MiB of the
+    first."""
+    folder = home / f"{name.replace(' ', '-')}-{steps}"
+    tokens = np.random.default_rng(1).integers(4, PIECES, size=(BATCH_ROWS * steps, CONTEXT + 1))
+    sequences, order = write_rows(folder, tokens, PIECES)
     run = TrainerRun(
-        sequences=(folder / "rows.arrow",),
-        order=write(folder / f"order-{steps}.arrow", pa.table(columns).cast(ORDER)),
-        out=folder / f"{name.replace(' ', '-')}-{steps}",
+        sequences=(sequences,),
+        order=order,
+        out=folder / "out",
         pad=3,
         tokenizer_digest="tokenizer",
         model=model,
@@ -95,7 +78,6 @@ def main() -> None:
     print(f"{'layout':<12}{'processor s/step':>18}{'ratio':>8}{'MiB':>8}{'idle':>8}")
     alone = 0.0
     with tempfile.TemporaryDirectory() as home:
-        written_rows(Path(home))
         for name, layout in LAYOUTS.items():
             settings = {**layout, "micro_batch_rows": asked.micro_batch_rows, "dtype": asked.dtype}
             short, _ = trained(Path(home), name, model, settings, SHORT)

@@ -13,23 +13,24 @@ import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.ipc
 import torch
 
+from benchmarks.rows import run_without_rows, write_rows
 from model.config.network import GPTConfig
-from model.config.train import TrainConfig, TrainerRun
+from model.config.train import TrainConfig
 from model.data.dataset import SequenceReader
 from model.data.loader import CausalBatch, CausalLoader, MaskedLoader, PrefixLoader, SpanLoader
 from model.data.row_format import RowFormat, WordBorders
-from model.data.schema import ORDER, sequences_schema
+from model.data.schema import ORDER
 from model.data.span_lengths import Denoising, raw_length
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines.native import NativeEngine
 from model.nn.gpt import GPT
+from model.objectives.base import Loader
 from model.optim.schedules import StepSchedule
 
 PIECES = 4096
@@ -39,14 +40,6 @@ DEMO = GPTConfig(vocab_size=PIECES, context=256, layers=4, heads=4, width=224)
 DEMO_ROWS = 8
 TURNS = 3
 STEPS = 6
-
-
-class Loader(Protocol):
-    """What all loaders are."""
-
-    def batch(self, begin: int, end: int) -> object:
-        """Return the batch of positions [begin, end)."""
-        ...
 
 
 WORDS = WordBorders(np.arange(PIECES) % 2 == 1, np.ones(PIECES, dtype=np.bool_)).packed()
@@ -74,26 +67,15 @@ LOADERS: dict[str, tuple[dict[str, str], int, Callable[[SequenceReader], Loader]
 """Name -> what the rows say of themselves, tokens of a row, and the loader of its batches."""
 
 
-def write(path: Path, table: pa.Table) -> Path:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return path
-
-
-def write_rows(folder: Path, said: dict[str, str], length: int, rows: int) -> SequenceReader:
-    """Write random rows of an objective, and an order that reads each of them twice; return their reader."""
+def random_rows(folder: Path, said: dict[str, str], length: int, rows: int) -> SequenceReader:
+    """Write random rows of an objective; return a reader of each of them twice."""
     random = np.random.default_rng(1)
-    tokens = random.integers(5, PIECES - 100, (rows, length)).astype(np.uint16)
-    columns = {
-        "row": pa.array(range(rows), pa.int64()),
-        "source": pa.array(["text"] * rows).dictionary_encode(),
-        "loss_start": pa.array([0] * rows, pa.int32()),
-    }
+    tokens = random.integers(5, PIECES - 100, (rows, length))
+    columns: dict[str, pa.Array] = {}
     if said["objective"] == "masked_lm":
         half = length // 2
         tokens[:, 0], tokens[:, [half - 1, length - 1]] = CLS, SEP
-        columns |= {"second_start": pa.array([half] * rows, pa.int32()), "is_next": pa.array([True] * rows)}
-    columns["tokens"] = pa.FixedSizeListArray.from_arrays(pa.array(tokens.ravel()), length)
+        columns = {"second_start": pa.array([half] * rows, pa.int32()), "is_next": pa.array([True] * rows)}
     row_format = RowFormat.model_validate(
         {
             "tokenizer_digest": "random",
@@ -108,10 +90,9 @@ def write_rows(folder: Path, said: dict[str, str], length: int, rows: int) -> Se
             **said,
         }
     )
-    schema = sequences_schema(length, PIECES, row_format)
-    sequences = write(folder / f"rows-{length}.arrow", pa.table(columns).select(schema.names).cast(schema))
+    sequences, _ = write_rows(folder, tokens, PIECES, row_format=row_format, **columns)
     order = {"row": np.concatenate([random.permutation(rows)] * 2), "epoch": np.repeat([0, 1], rows).astype(np.int16)}
-    return SequenceReader([sequences], write(folder / f"order-{rows}.arrow", pa.table(order).cast(ORDER)))
+    return SequenceReader([sequences], pa.table(order).cast(ORDER))
 
 
 def loading(loader: Loader, positions: int, batch_rows: int) -> float:
@@ -125,17 +106,8 @@ def loading(loader: Loader, positions: int, batch_rows: int) -> float:
 def training(attend_within_documents: bool) -> float:
     """Return the tokens a second of one core that the demo's network trains on."""
     network = GPT(DEMO.model_copy(update={"attend_within_documents": attend_within_documents})).initialise(1)
-    run = TrainerRun(
-        sequences=(),
-        order=Path(),
-        out=Path(),
-        pad=PAD,
-        eos=EOS,
-        tokenizer_digest="random",
-        model=network.config,
-        train=TrainConfig(batch_rows=DEMO_ROWS, micro_batch_rows=DEMO_ROWS, threads=1),
-    )
-    engine = NativeEngine(run, network, SINGLE_PROCESS)
+    train = TrainConfig(batch_rows=DEMO_ROWS, micro_batch_rows=DEMO_ROWS, threads=1)
+    engine = NativeEngine(run_without_rows(network.config, train, PAD, EOS), network, SINGLE_PROCESS)
     tokens = torch.randint(5, PIECES, (DEMO_ROWS, DEMO.context + 1), generator=torch.Generator().manual_seed(1))
     # A document every hundred tokens.
     tokens[:, ::100] = EOS
@@ -160,7 +132,7 @@ def main() -> None:
     print(f"{'... within documents':24}{within:>14,.0f} tokens/s   x {within / across:.2f}")
     with tempfile.TemporaryDirectory() as folder:
         for name, (said, length, make) in LOADERS.items():
-            reader = write_rows(Path(folder), said, length, asked.rows)
+            reader = random_rows(Path(folder) / name, said, length, asked.rows)
             loader = make(reader)
             began = time.perf_counter()
             loader.batch(0, 1)

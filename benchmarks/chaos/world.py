@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.ipc
 
+from benchmarks.rows import write_rows
 from benchmarks.small_disk import mounted
 from model.config.network import GPTConfig
 from model.config.options import ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
-from model.data.schema import ORDER, sequences_schema
 from model.distributed.heartbeat import Beat, read_beat
 
 LAYOUTS: dict[str, dict[str, str | int]] = {
@@ -34,8 +32,8 @@ LAUNCH = Path(__file__).with_name("launch.py")
 PROJECT = Path(__file__).resolve().parents[2]
 
 
-def write_rows(folder: Path, steps: int) -> tuple[Path, Path]:
-    """Write SEQUENCES in which most tokens follow from the one before, and an ORDER for `steps` steps; return paths."""
+def followed_tokens() -> np.ndarray:
+    """Return rows in which most tokens follow from the one before, i64[ROWS, CONTEXT + 1]."""
     random = np.random.default_rng(11)
     tokens = np.empty((ROWS, CONTEXT + 1), np.int64)
     tokens[:, 0] = random.integers(4, VOCABULARY, ROWS)
@@ -43,22 +41,7 @@ def write_rows(folder: Path, steps: int) -> tuple[Path, Path]:
         followed = (5 * tokens[:, place] + 17) % (VOCABULARY - 4) + 4
         strayed = random.integers(4, VOCABULARY, ROWS)
         tokens[:, place + 1] = np.where(random.random(ROWS) < 0.8, followed, strayed)
-    columns = {
-        "row": pa.array(range(ROWS), pa.int64()),
-        "source": pa.array(["arithmetic"] * ROWS).dictionary_encode(),
-        "tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens.astype(np.uint16).ravel()), CONTEXT + 1),
-        "loss_start": pa.array([0] * ROWS, pa.int32()),
-    }
-    read = [position % ROWS for position in range(steps * BATCH_ROWS)]
-    order = {"row": pa.array(read, pa.int64()), "epoch": pa.array([0] * len(read), pa.int16())}
-    sequences = pa.table(columns).cast(sequences_schema(CONTEXT + 1, VOCABULARY))
-    return _write(folder / "rows.arrow", sequences), _write(folder / "order.arrow", pa.table(order).cast(ORDER))
-
-
-def _write(path: Path, table: pa.Table) -> Path:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return path
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -109,7 +92,8 @@ class World:
         if self.run_file.exists():
             return
         self.out.mkdir(exist_ok=True)
-        sequences, order = write_rows(self.folder, self.steps)
+        read = [position % ROWS for position in range(self.steps * BATCH_ROWS)]
+        sequences, order = write_rows(self.folder, followed_tokens(), VOCABULARY, read)
         settings = {
             "threads": 1,
             "batch_rows": BATCH_ROWS,

@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.ipc
 
+from benchmarks.rows import write_rows as write_files
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
-from model.data.schema import ORDER, sequences_schema
 
 PAD, VOCABULARY = 256, 260
 ROW = 129
@@ -32,16 +30,7 @@ def write_rows(folder: Path, rows: int) -> tuple[Path, Path, np.ndarray]:
     tokens = np.frombuffer(text[:wanted], dtype=np.uint8).reshape(-1, ROW)
     tokens = np.random.default_rng(3).permutation(tokens)
     if not order.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        columns = {
-            "row": pa.array(range(rows), pa.int64()),
-            "source": pa.array(["text"] * rows).dictionary_encode(),
-            "tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens[:rows].astype(np.uint16).ravel()), ROW),
-            "loss_start": pa.array([0] * rows, pa.int32()),
-        }
-        read = {"row": pa.array(range(rows), pa.int64()), "epoch": pa.array([0] * rows, pa.int16())}
-        _write(sequences, pa.table(columns).cast(sequences_schema(ROW, VOCABULARY)))
-        _write(order, pa.table(read).cast(ORDER))
+        write_files(folder, tokens[:rows], VOCABULARY)
     return sequences, order, tokens[rows:].astype(np.int64)
 
 
@@ -58,8 +47,3 @@ def byte_level_run(text: Path, steps: int, out: Path, layers: int, train: dict[s
         model=GPTConfig(vocab_size=VOCABULARY, context=ROW - 1, layers=layers, heads=4, width=64),
         train=TrainConfig.model_validate({**sizes, **train}),
     )
-
-
-def _write(path: Path, table: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)

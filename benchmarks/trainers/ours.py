@@ -11,10 +11,11 @@ from typing import cast
 import torch
 from setting import BETAS, CLIP, EPS, LEARNING_RATE, Setting, Watch, chosen
 
+from benchmarks.rows import run_without_rows
 from model.checkpoint.weights import load_model
 from model.config.fields import Dtype
 from model.config.options import ClipConfig, OptimizerConfig, ScheduleConfig
-from model.config.train import TrainConfig, TrainerRun
+from model.config.train import TrainConfig
 from model.data.loader import CausalBatch, MaskedBatch, SpanBatch
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
@@ -46,16 +47,8 @@ def make_step(name: str, setting: Setting) -> Callable[..., Reading]:
     """Return a function that launches step N of a race and returns what waits for its numbers."""
     device = torch.device(setting.device)
     network = load_model(Path(setting.folder) / "ours").train().to(device)
-    run = TrainerRun(
-        sequences=(),
-        order=Path(),
-        out=Path(),
-        # No token of the rows: nothing is padding.
-        pad=network.config.vocab_size,
-        tokenizer_digest="rows",
-        model=network.config,
-        train=train_config(name, setting),
-    )
+    # No token of the rows: nothing is padding.
+    run = run_without_rows(network.config, train_config(name, setting), pad=network.config.vocab_size)
     engine = make_engine(run, network, SINGLE_PROCESS)
     kind = BATCHES[network.config.architecture]
     rows = {name: torch.from_numpy(values) for name, values in setting.rows().items()}

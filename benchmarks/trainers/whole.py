@@ -15,42 +15,26 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 from ours import train_config
 from setting import Setting, Watch, chosen
 
+from benchmarks.rows import write_rows
 from model.checkpoint.weights import load_model
 from model.config.train import StartingModel, TrainerRun
-from model.data.schema import ORDER, sequences_schema
 from model.errors import Paused
 from model.train import trainer as training
 from model.train.loop import Callback, Step
 
 
-def write(path: Path, table: pa.Table) -> Path:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return path
-
-
 def run_of(name: str, setting: Setting, scratch: Path, out: Path, pause: float | None) -> TrainerRun:
     """Write rows and order of a race to files, and return its run."""
-    tokens = setting.rows()["tokens_BL"]
     config = load_model(Path(setting.folder) / "ours").config
-    count, length = tokens.shape
-    columns = {
-        "row": pa.array(range(count), pa.int64()),
-        "source": pa.array(["rows"] * count).dictionary_encode(),
-        "tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens.astype(np.uint16).ravel()), length),
-        "loss_start": pa.array([0] * count, pa.int32()),
-    }
-    rows = pa.table(columns).cast(sequences_schema(length, config.vocab_size, None))
-    order = pa.table({"row": pa.array(range(count), pa.int64()), "epoch": pa.array([0] * count, pa.int16())})
+    sequences, order = write_rows(scratch, setting.rows()["tokens_BL"], config.vocab_size)
     return TrainerRun(
-        sequences=(write(scratch / "rows.arrow", rows),),
-        order=write(scratch / "order.arrow", order.cast(ORDER)),
+        sequences=(sequences,),
+        order=order,
         out=out,
         # No token of the rows: nothing is padding.
         pad=config.vocab_size,
