@@ -32,7 +32,7 @@ from trainers.setting import Setting, run_trainer
 from flows.planning.machine_speed import preset_config
 from model.checkpoint.weights import save_model
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig
-from model.huggingface.gpt2 import GPT2
+from model.huggingface.decoders import GPT2
 from model.huggingface.io import export_network
 from model.huggingface.settings import Settings
 from model.nn.factory import flops_per_token, make_network, parameter_count

@@ -7,9 +7,11 @@ Imports no PyTorch before weights are converted, since `bessemer plan` says whet
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from model.config.network import BERTConfig, GPTConfig, T5Config
 from model.huggingface.settings import Settings
 
 if TYPE_CHECKING:
@@ -69,6 +71,26 @@ class WeightSource:
 
 WeightMap = Mapping[str, WeightSource]
 
+Modules = Mapping[str, str | WeightSource]
+"""Our modules -> those of a class, or where it stores them otherwise the source of their weights without `.weight`. In
+names of blocks `{}` is the number; modules that a network lacks are passed over."""
+
+Names = Mapping[str, tuple[str, Any]]
+"""Our settings that a class has under a name of its own: ours -> (theirs, its default)."""
+
+
+@dataclass(frozen=True)
+class Activations:
+    """The setting with a class's non-linearity, its default, and what its values are called here."""
+
+    key: str
+    default: str
+    meanings: Mapping[str, str]
+
+
+def _nothing(*_: Any) -> dict[str, Any]:
+    return {}
+
 
 @dataclass(frozen=True)
 class Family:
@@ -81,12 +103,11 @@ class Family:
     """`model_type` of its `config.json`."""
     class_name: str
     """Name of the class with all its heads."""
-    read: Callable[[Settings], Any]
-    """Convert its settings to our configuration; InputError where ours has no equivalent."""
-    write: Callable[[Any], dict[str, Any]]
-    """Convert our configuration to the nearest settings; reading them restores all that the class can compute."""
-    weight_map: Callable[[Any], dict[str, WeightSource]]
-    """Return the source of each weight of ours."""
+    kind: type[GPTConfig | BERTConfig | T5Config]
+    """The architecture."""
+    names: Names
+    activations: Activations
+    modules: Callable[[Any], Modules]
     tied: Mapping[str, str]
     """Published names of a tied head -> the names of the tensors that they may repeat."""
     repeated: Mapping[str, str] = field(default_factory=dict)
@@ -95,46 +116,80 @@ class Family:
     """Prefix of the names of all weights except the heads'; files saved from the body alone lack it."""
     no_weights: str = r"(?!)"
     """Regular expression of published tensors that are computed, or never used."""
+    expected: Mapping[str, Any] = field(default_factory=dict)
+    """Settings whose other values no network here supports."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """What all networks of the class have, as our settings."""
+    written: Mapping[str, str] = field(default_factory=dict)
+    """Settings that are written and not read, since they matter to training alone -> ours."""
+    read_more: Callable[[Settings, dict[str, Any]], dict[str, Any]] = _nothing
+    """Return our other settings, given those of `names`; InputError where ours has no equivalent."""
+    write_more: Callable[[Any], dict[str, Any]] = _nothing
+    """Return the other settings of our configuration."""
+
+    def read(self, settings: Settings) -> Any:
+        """Convert the settings of a `config.json` to our configuration; InputError where ours has no equivalent."""
+        for name, only in self.expected.items():
+            settings.expect(name, only)
+        named = {ours: settings.get(theirs, default) for ours, (theirs, default) in self.names.items()}
+        activation = settings.lookup(self.activations.key, self.activations.meanings, self.activations.default)
+        more = self.read_more(settings, named)
+        return settings.build(self.kind, **{**self.fixed, **named, "activation": activation, **more})
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """Convert our configuration to the nearest settings; reading them restores all that the class can compute."""
+        settings = {
+            theirs: getattr(config, "hidden" if ours == "ffn_width" else ours)
+            for ours, (theirs, _) in self.names.items()
+        }
+        names = [theirs for theirs, ours in self.activations.meanings.items() if ours == config.activation]
+        settings[self.activations.key] = names[0] if names else self.activations.default
+        settings |= {theirs: getattr(config, ours) for theirs, ours in self.written.items()}
+        return settings | self.write_more(config)
+
+    def weight_map(self, config: Any) -> dict[str, WeightSource]:
+        """Return the source of each weight of our network."""
+        return weight_sources(self.modules(config), config)
 
     def aliases(self, config: Any) -> dict[str, str]:
         """Return published names whose tensors may repeat another, mapped to that other name."""
         return {**self.repeated, **(self.tied if getattr(config, "tied_head", True) else {})}
 
 
-Names = Mapping[str, tuple[str, Any]]
-"""Our settings that a class has under a name of its own: ours -> (theirs, its default)."""
+def in_blocks(ours: str, theirs: str, modules: Modules) -> dict[str, WeightSource]:
+    """Return modules of a block, by their names in each block."""
+    sources = ((name, _source(theirs_of_block)) for name, theirs_of_block in modules.items())
+    return {f"{ours}.{{}}.{name}": replace(source, name=f"{theirs}.{source.name}") for name, source in sources}
 
 
-def read_named(settings: Settings, names: Names) -> dict[str, Any]:
-    """Return our values of the settings in a `config.json`."""
-    return {ours: settings.get(theirs, default) for ours, (theirs, default) in names.items()}
+def fused_attention(theirs: str, *, transposed: bool = False, heads: int = 0) -> dict[str, WeightSource]:
+    """Return the sources of queries, keys and values that the published network has in one layer."""
+    parts = enumerate(("query", "key", "value"))
+    return {f"attention_{name}": WeightSource(theirs, transposed, part, 3, heads) for part, name in parts}
 
 
-def write_named(config: Any, names: Names) -> dict[str, Any]:
-    """Return the settings of a `config.json` that have our values."""
-    return {theirs: getattr(config, "hidden" if ours == "ffn_width" else ours) for ours, (theirs, _) in names.items()}
+def weight_sources(modules: Modules, config: Any) -> dict[str, WeightSource]:
+    """Return the source of each weight of our network: block after block where neighbours are of one stack."""
+    from model.nn.factory import make_shapes
+
+    own = make_shapes(config).state_dict()
+    found: dict[str, WeightSource] = {}
+    for stack, of_stack in groupby(modules.items(), lambda item: item[0].rpartition("{}")[0]):
+        members = [(ours, _source(theirs)) for ours, theirs in of_stack]
+        for layer in map(str, range(config.layers if stack else 1)):
+            for template, source in members:
+                ours, theirs = template.replace("{}", layer), source.name.replace("{}", layer, 1)
+                if ours in own:
+                    found[ours] = replace(source, name=theirs)
+                for kind in ("weight", "bias"):
+                    if f"{ours}.{kind}" in own:
+                        transposed = source.transposed and kind == "weight"
+                        found[f"{ours}.{kind}"] = replace(source, name=f"{theirs}.{kind}", transposed=transposed)
+    return found
 
 
-def name_of(activation: str, meanings: Mapping[str, str], default: str) -> str:
-    """Return the first name that a class has for our activation; its default where it has none."""
-    return next((theirs for theirs, ours in meanings.items() if ours == activation), default)
-
-
-def linear(ours: str, theirs: str, *, biases: bool, transposed: bool = False) -> dict[str, WeightSource]:
-    """Return the sources of a linear layer's weight, and of its bias."""
-    weight_map = {f"{ours}.weight": WeightSource(f"{theirs}.weight", transposed)}
-    if biases:
-        weight_map[f"{ours}.bias"] = WeightSource(f"{theirs}.bias")
-    return weight_map
-
-
-def fused(ours: Sequence[str], theirs: str, *, transposed: bool = False, heads: int = 0) -> dict[str, WeightSource]:
-    """Return the sources of several linear layers of ours, with biases, that the published network has in one."""
-    weight_map: dict[str, WeightSource] = {}
-    for part, name in enumerate(ours):
-        weight_map[f"{name}.weight"] = WeightSource(f"{theirs}.weight", transposed, part, len(ours), heads)
-        weight_map[f"{name}.bias"] = WeightSource(f"{theirs}.bias", False, part, len(ours), heads)
-    return weight_map
+def _source(theirs: str | WeightSource) -> WeightSource:
+    return theirs if isinstance(theirs, WeightSource) else WeightSource(theirs)
 
 
 def by_published_name(weight_map: WeightMap) -> dict[str, list[str]]:

@@ -60,6 +60,7 @@ class PublishedNetwork:
     folder: Path
     family: Family
     config: GPTConfig | BERTConfig | T5Config
+    weight_map: WeightMap
     tensors: dict[str, Stored]
     """Tensors by the names of the family's class."""
 
@@ -71,8 +72,8 @@ def open_published(folder: Path) -> PublishedNetwork:
     `config.json` says.
     """
     family, config = published_config(folder)
-    tensors = _named_as(family, _stored(folder), family.weight_map(config))
-    published = PublishedNetwork(folder, family, config, tensors)
+    weight_map = family.weight_map(config)
+    published = PublishedNetwork(folder, family, config, weight_map, _named_as(family, _stored(folder), weight_map))
     _check_names(published)
     _check_shapes(published)
     return published
@@ -123,7 +124,7 @@ def _check_names(published: PublishedNetwork) -> None:
     """Check that the tensors are complete; where only the alias of a name was saved, use it for both."""
     family, config = published.family, published.config
     aliases = family.aliases(config)
-    needed = by_published_name(family.weight_map(config)).keys()
+    needed = by_published_name(published.weight_map).keys()
     found = published.tensors
     for alias, original in aliases.items():
         if original not in found and alias in found:
@@ -141,7 +142,7 @@ def _check_names(published: PublishedNetwork) -> None:
 
 def _check_shapes(published: PublishedNetwork) -> None:
     ours = make_shapes(published.config).state_dict()
-    weight_map = published.family.weight_map(published.config)
+    weight_map = published.weight_map
     assert weight_map.keys() == ours.keys(), "every weight of ours has a source"
     embedding = weight_map["embedding.weight"].name
     for theirs, tensor in export_weights(ours, weight_map).items():
@@ -159,7 +160,7 @@ def _check_shapes(published: PublishedNetwork) -> None:
 
 def read_published(published: PublishedNetwork) -> dict[str, Tensor]:
     """Return our weights by name, in float32; InputError where a tensor that should repeat another differs from it."""
-    weight_map, aliases = published.family.weight_map(published.config), published.family.aliases(published.config)
+    weight_map, aliases = published.weight_map, published.family.aliases(published.config)
     weights: dict[str, Tensor] = {}
     # One published tensor at a time: the largest may be a good part of the memory.
     for name, parts in by_published_name(weight_map).items():

@@ -11,10 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from model.config.network import GPTConfig, NormPosition, QKNorm
-from model.huggingface.base import Family, WeightSource, linear, name_of
+from model.huggingface.base import Activations, Family, Modules, Names, WeightSource, in_blocks
 from model.huggingface.settings import Settings
 
-_ACTIVATIONS = {"silu": "swiglu", "gelu": "geglu", "gelu_new": "geglu_tanh", "gelu_pytorch_tanh": "geglu_tanh"}
+_ACTIVATIONS = Activations(
+    "hidden_act",
+    "silu",
+    {"silu": "swiglu", "gelu": "geglu", "gelu_new": "geglu_tanh", "gelu_pytorch_tanh": "geglu_tanh"},
+)
 
 
 @dataclass(frozen=True)
@@ -128,70 +132,68 @@ _QWEN3_MOE = replace(
 )  # fmt: skip
 
 
-def _weight_map(shape: _Shape, config: GPTConfig) -> dict[str, WeightSource]:
-    weight_map = {
-        "embedding.weight": WeightSource("model.embed_tokens.weight"),
-        "final_norm.weight": WeightSource("model.norm.weight"),
-    }
-    if not config.tied_head:
-        weight_map["head.weight"] = WeightSource("lm_head.weight")
-    qkv_biases = config.biases if config.qkv_biases is None else config.qkv_biases
+def _modules(shape: _Shape, config: GPTConfig) -> Modules:
     norms = ("input_layernorm", "post_attention_layernorm")
     if shape.norm_position == "branch":
         norms = ("post_attention_layernorm", "post_feedforward_layernorm")
-    for layer in range(config.layers):
-        ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
-        weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.{norms[0]}", biases=False)
-        for part in ("query", "key", "value"):
-            weight_map |= linear(f"{ours}.attention_{part}", f"{theirs}.self_attn.{part[0]}_proj", biases=qkv_biases)
-        if config.qk_norm != "none":
-            for part in ("query", "key"):
-                weight_map |= linear(f"{ours}.{part}_norm", f"{theirs}.self_attn.{part[0]}_norm", biases=False)
-        weight_map |= linear(f"{ours}.attention_out", f"{theirs}.self_attn.o_proj", biases=config.biases)
-        weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.{norms[1]}", biases=False)
-        if shape.experts is not None and config.experts is not None:
-            module = f"{theirs}.{shape.experts.module}"
-            weight_map |= linear(f"{ours}.experts.router", f"{module}.gate", biases=False)
-            for part, name in zip(("gate", "in", "out"), shape.experts.names, strict=True):
-                source = WeightSource(f"{module}.experts.{{}}.{name}.weight", experts=config.experts)
-                weight_map[f"{ours}.experts.mlp_{part}"] = source
-            continue
-        for part, name in (("gate", "gate"), ("in", "up"), ("out", "down")):
-            weight_map |= linear(f"{ours}.mlp_{part}", f"{theirs}.mlp.{name}_proj", biases=config.biases)
-    return weight_map
+    block: dict[str, str | WeightSource] = {
+        "attention_norm": norms[0],
+        "attention_query": "self_attn.q_proj",
+        "attention_key": "self_attn.k_proj",
+        "attention_value": "self_attn.v_proj",
+        "query_norm": "self_attn.q_norm",
+        "key_norm": "self_attn.k_norm",
+        "attention_out": "self_attn.o_proj",
+        "mlp_norm": norms[1],
+        "mlp_gate": "mlp.gate_proj",
+        "mlp_in": "mlp.up_proj",
+        "mlp_out": "mlp.down_proj",
+    }
+    if shape.experts is not None and config.experts is not None:
+        module = shape.experts.module
+        block["experts.router"] = f"{module}.gate"
+        for part, name in zip(("gate", "in", "out"), shape.experts.names, strict=True):
+            source = WeightSource(f"{module}.experts.{{}}.{name}.weight", experts=config.experts)
+            block[f"experts.mlp_{part}"] = source
+    return {
+        "embedding": "model.embed_tokens",
+        "final_norm": "model.norm",
+        "head": "lm_head",
+        **in_blocks("blocks", "model.layers.{}", block),
+    }
 
 
-def _read(shape: _Shape, settings: Settings) -> GPTConfig:
-    heads = settings.get("num_attention_heads", shape.sizes.get("num_attention_heads", 32))
-    width = settings.get("hidden_size", shape.sizes["hidden_size"])
+def _names(shape: _Shape) -> Names:
+    sizes = shape.sizes
+    return {
+        "vocab_size": ("vocab_size", sizes["vocab_size"]),
+        "context": ("max_position_embeddings", sizes["max_position_embeddings"]),
+        "layers": ("num_hidden_layers", sizes.get("num_hidden_layers", 32)),
+        "heads": ("num_attention_heads", sizes.get("num_attention_heads", 32)),
+        "width": ("hidden_size", sizes["hidden_size"]),
+        "norm_eps": ("rms_norm_eps", shape.norm_eps),
+        "tied_head": ("tie_word_embeddings", False),
+    }
+
+
+def _read(shape: _Shape, settings: Settings, named: dict[str, Any]) -> dict[str, Any]:
+    heads, context = named["heads"], named["context"]
     biases, qkv_biases = _read_biases(shape, settings)
     base, scaling = settings.rope()
-    context = settings.get("max_position_embeddings", shape.sizes["max_position_embeddings"])
     if scaling is not None and scaling.original_context is not None and context == scaling.original_context:
         # This file says how long texts were before scaling.
         context = int(scaling.factor * scaling.original_context)
-    return settings.build(
-        GPTConfig,
-        vocab_size=settings.get("vocab_size", shape.sizes["vocab_size"]),
-        context=context,
-        layers=settings.get("num_hidden_layers", shape.sizes.get("num_hidden_layers", 32)),
-        heads=heads,
-        kv_heads=settings.get("num_key_value_heads", shape.sizes.get("num_key_value_heads", heads)),
-        head_size=settings.get("head_dim", shape.sizes.get("head_dim", width // heads)),
-        width=width,
-        activation=settings.lookup("hidden_act", _ACTIVATIONS, "silu"),
-        norm="rmsnorm",
-        norm_position=shape.norm_position,
-        norm_eps=settings.get("rms_norm_eps", shape.norm_eps),
-        qk_norm=shape.qk_norm,
-        biases=biases,
-        qkv_biases=None if qkv_biases == biases else qkv_biases,
-        tied_head=settings.get("tie_word_embeddings", False),
-        rotary_base=base,
-        rotary_scaling=scaling,
+    return {
+        "context": context,
+        "kv_heads": settings.get("num_key_value_heads", shape.sizes.get("num_key_value_heads", heads)),
+        "head_size": settings.get("head_dim", shape.sizes.get("head_dim", named["width"] // heads)),
+        "biases": biases,
+        "qkv_biases": None if qkv_biases == biases else qkv_biases,
+        "rotary_base": base,
+        "rotary_scaling": scaling,
         **_read_window(shape, settings),
         **_read_experts(shape, settings),
-    )
+    }
 
 
 def _read_biases(shape: _Shape, settings: Settings) -> tuple[bool, bool]:
@@ -244,18 +246,8 @@ def _read_window(shape: _Shape, settings: Settings) -> dict[str, Any]:
 
 def _write(shape: _Shape, config: GPTConfig) -> dict[str, Any]:
     settings: dict[str, Any] = {
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.context,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
         "num_key_value_heads": config.kv_heads or config.heads,
-        "hidden_size": config.width,
         "intermediate_size": config.hidden,
-        "hidden_act": name_of(config.activation, _ACTIVATIONS, "silu"),
-        "rms_norm_eps": config.norm_eps,
-        "tie_word_embeddings": config.tied_head,
-        "attention_dropout": config.dropout,
-        "initializer_range": config.table_std,
         **_write_rope(config),
     }
     if shape.model_type not in ("olmo2", "olmoe") or config.size_of_head * config.heads != config.width:
@@ -315,12 +307,17 @@ def _family(shape: _Shape) -> Family:
     return Family(
         shape.model_type,
         shape.class_name,
-        functools.partial(_read, shape),
-        functools.partial(_write, shape),
-        functools.partial(_weight_map, shape),
+        GPTConfig,
+        _names(shape),
+        _ACTIVATIONS,
+        functools.partial(_modules, shape),
         {"lm_head.weight": "model.embed_tokens.weight"},
         body="model.",
         no_weights=r"\.rotary_emb\.inv_freq$",
+        fixed={"norm": "rmsnorm", "norm_position": shape.norm_position, "qk_norm": shape.qk_norm},
+        written={"attention_dropout": "dropout", "initializer_range": "table_std"},
+        read_more=functools.partial(_read, shape),
+        write_more=functools.partial(_write, shape),
     )
 
 

@@ -7,10 +7,8 @@ from model.config.network import BERTConfig, GPTConfig, T5Config
 from model.errors import RecipeError
 from model.huggingface.base import Family
 from model.huggingface.bert import BERT_FAMILY, MEGATRON_BERT
-from model.huggingface.gpt2 import GPT2
+from model.huggingface.decoders import GPT2, NEOX, OPT
 from model.huggingface.llama_like import LLAMA, MISTRAL, MIXTRAL, OLMO2, OLMOE, QWEN2, QWEN3, QWEN3_MOE
-from model.huggingface.neox import NEOX
-from model.huggingface.opt import OPT
 from model.huggingface.settings import Settings
 from model.huggingface.t5 import T5_FAMILY
 

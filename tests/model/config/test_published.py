@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from model.config.network import BERTConfig, T5Config
 from model.huggingface.base import WeightMap, by_published_name, export_weights
-from model.huggingface.bert import BERT_FAMILY, bert_weight_map
-from model.huggingface.gpt2 import GPT2, gpt2_weight_map
+from model.huggingface.bert import BERT_FAMILY
+from model.huggingface.decoders import GPT2
 from model.huggingface.settings import Settings
-from model.huggingface.t5 import T5_FAMILY, t5_weight_map
+from model.huggingface.t5 import T5_FAMILY
 from model.nn.bert import BERT
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
@@ -65,10 +65,10 @@ def test_gpt2() -> None:
     theirs = published_gpt2()
     config = GPT2.read(Settings({"vocab_size": 40, "n_positions": 16, "n_layer": 2, "n_head": 2, "n_embd": 16}))
     ours = GPT(config).eval()
-    ours.load_state_dict(import_weights(theirs.state_dict(), gpt2_weight_map(config), GPT2.aliases(config)))
+    ours.load_state_dict(import_weights(theirs.state_dict(), GPT2.weight_map(config), GPT2.aliases(config)))
     torch.testing.assert_close(ours(TOKENS), theirs(TOKENS).logits, **CLOSE)
     assert_same(
-        export_weights(ours.state_dict(), gpt2_weight_map(config)), without(theirs.state_dict(), GPT2.aliases(config))
+        export_weights(ours.state_dict(), GPT2.weight_map(config)), without(theirs.state_dict(), GPT2.aliases(config))
     )
 
 
@@ -78,7 +78,9 @@ def test_bert() -> None:
     theirs = shaken(transformers.BertForPreTraining(settings))
     config = BERTConfig(context=16, ffn_width=24, **SIZES)
     ours = BERT(config).eval()
-    ours.load_state_dict(import_weights(theirs.state_dict(), bert_weight_map(config), BERT_FAMILY.aliases(config)))
+    ours.load_state_dict(
+        import_weights(theirs.state_dict(), BERT_FAMILY.weight_map(config), BERT_FAMILY.aliases(config))
+    )
     types = (torch.arange(12) >= 4).long().expand(3, -1) * IS_TOKEN
     expected = theirs(input_ids=TOKENS, token_type_ids=types, attention_mask=IS_TOKEN.long())
     hidden = ours.hidden(TOKENS, types, IS_TOKEN)
@@ -87,7 +89,7 @@ def test_bert() -> None:
     torch.testing.assert_close(ours.masked_logits(hidden, positions), at_positions, **CLOSE)
     torch.testing.assert_close(ours.next_logits(hidden), expected.seq_relationship_logits.flip(1), **CLOSE)
     assert_same(
-        export_weights(ours.state_dict(), bert_weight_map(config)),
+        export_weights(ours.state_dict(), BERT_FAMILY.weight_map(config)),
         without(theirs.state_dict(), BERT_FAMILY.aliases(config)),
     )
 
@@ -110,9 +112,9 @@ def test_t5(version: str) -> None:
     config = T5Config(head_size=6, ffn_width=24, activation=activation, tied_head=first, **SIZES)
     ours = T5(config).eval()
     aliases = T5_FAMILY.aliases(config)
-    ours.load_state_dict(import_weights(theirs.state_dict(), t5_weight_map(config), aliases))
+    ours.load_state_dict(import_weights(theirs.state_dict(), T5_FAMILY.weight_map(config), aliases))
     decoder_inputs = TOKENS[:, :9].flip(0)
     expected = theirs(input_ids=TOKENS, attention_mask=IS_TOKEN.long(), decoder_input_ids=decoder_inputs)
     logits = ours.logits(ours.decode(decoder_inputs, ours.encode(TOKENS, IS_TOKEN), IS_TOKEN))
     torch.testing.assert_close(logits, expected.logits, **CLOSE)
-    assert_same(export_weights(ours.state_dict(), t5_weight_map(config)), without(theirs.state_dict(), aliases))
+    assert_same(export_weights(ours.state_dict(), T5_FAMILY.weight_map(config)), without(theirs.state_dict(), aliases))

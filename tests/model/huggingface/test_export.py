@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from model.config.network import BERTConfig, GPTConfig, T5Config
 from model.errors import InputError, RecipeError
 from model.huggingface.base import export_weights
+from model.huggingface.decoders import NEOX, OPT
 from model.huggingface.io import export_network, open_published, read_published
-from model.huggingface.neox import NEOX
-from model.huggingface.opt import OPT, opt_weight_map
 from model.huggingface.registry import fitting_family, obstacles
 from model.model_files import published_digest
 from model.nn.bert import BERT
@@ -98,7 +97,7 @@ def test_transformers_own_opt_is_read_and_given_back(tmp_path: Path) -> None:
     torch.testing.assert_close(ours(TOKENS), theirs(TOKENS).logits, **CLOSE)
     assert obstacles(ours.config, OPT) == []
     kept = load_file(tmp_path / "model.safetensors")
-    back = export_weights(ours.state_dict(), opt_weight_map(ours.config))
+    back = export_weights(ours.state_dict(), OPT.weight_map(ours.config))
     assert {name for name in back if not torch.equal(back[name], kept[name])} == set()
     assert kept.keys() - back.keys() <= {"lm_head.weight"}
 

@@ -12,8 +12,8 @@ from flows.planning.machine_speed import preset_config, preset_costs
 from model.config.network import GPTConfig, T5Config, read_network_config
 from model.config.presets import PRESETS, expand_preset
 from model.errors import RecipeError
-from model.huggingface.base import WeightSource, export_weights, fused, linear
-from model.huggingface.neox import NEOX
+from model.huggingface.base import WeightSource, export_weights, fused_attention, in_blocks, weight_sources
+from model.huggingface.decoders import NEOX
 from model.huggingface.registry import fitting_family, settings_of
 from model.nn.factory import make_network, parameter_count
 
@@ -145,26 +145,27 @@ def yalm_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
     those of its published program. They are pickles, which are not read, and `transformers` has no such class.
     """
     output = f"layer_{FIRST_BLOCK + config.layers + 1:02}"
-    weight_map = {
-        "embedding.weight": WeightSource("layer_00.word_embeddings.weight"),
-        **linear("embedding_norm", "layer_01.input_layernorm", biases=True),
-        **linear("final_norm", f"{output}.input_layer_norm", biases=True),
-        **linear("head_projection", f"{output}.dense", biases=True),
-        **linear("head_norm", f"{output}.output_layer_norm", biases=True),
-        "head_bias": WeightSource(f"{output}.output_bias"),
+    modules: dict[str, str | WeightSource] = {
+        "embedding": "layer_00.word_embeddings",
+        "embedding_norm": "layer_01.input_layernorm",
+        "final_norm": f"{output}.input_layer_norm",
+        "head_projection": f"{output}.dense",
+        "head_norm": f"{output}.output_layer_norm",
+        "head_bias": f"{output}.output_bias",
     }
     for layer in range(config.layers):
-        ours, theirs = f"blocks.{layer}", f"layer_{FIRST_BLOCK + layer:02}"
-        projections = [f"{ours}.attention_{part}" for part in ("query", "key", "value")]
-        if layer:
-            weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=True)
-        weight_map |= fused(projections, f"{theirs}.attention.query_key_value", heads=config.heads)
-        weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attention.dense", biases=True)
-        weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=True)
-        weight_map |= linear(f"{ours}.mlp_gate", f"{theirs}.mlp.dense_ffn_hidden", biases=True)
-        weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.dense_ffn_gate", biases=True)
-        weight_map |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.dense_ffn_output", biases=True)
-    return weight_map
+        block = {
+            "attention_norm": "input_layernorm",
+            **fused_attention("attention.query_key_value", heads=config.heads),
+            "attention_out": "attention.dense",
+            "mlp_norm": "post_attention_layernorm",
+            "mlp_gate": "mlp.dense_ffn_hidden",
+            "mlp_in": "mlp.dense_ffn_gate",
+            "mlp_out": "mlp.dense_ffn_output",
+        }
+        for name, source in in_blocks("blocks", f"layer_{FIRST_BLOCK + layer:02}", block).items():
+            modules[name.replace("{}", str(layer))] = source
+    return weight_sources(modules, config)
 
 
 def test_yalm_s_weights_have_the_names_and_shapes_of_its_program() -> None:
