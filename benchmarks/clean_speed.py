@@ -10,12 +10,11 @@ after another of Markdown, mojibake, Chinese, Russian and chat in random order.
 
 import json
 import random
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from measuring import OURS, PROJECT, Row, Side, arguments, compare, python_of, records, show
+from measuring import OURS, Row, arguments, compare, records, show, sides
 
 PLAIN = {"en_books": "eng", "ru_novels": "rus", "zh_classic_prose": "zho"}
 MIXED = ("en_techdocs_md", "mojibake", "zh_techdocs", "zh_classic_prose", "ru_techdocs", "ru_novels", "social_emoji")
@@ -70,15 +69,9 @@ def _compared(
     target: float | None,
     extractor: str = "trafilatura",
 ) -> Iterator[Row]:
-    program = PROJECT / "benchmarks" / "peers" / "clean.py"
     asked = {OURS: extractor, **options}
-    pythons = {OURS: Path(sys.executable), **{peer: python_of(peers, peer) for peer in options}}
-    sides = [
-        Side(tool, (python, program, tool, source, ROUNDS, MOST_BYTES, asked[tool]))
-        for tool, python in pythons.items()
-        if python is not None
-    ]
-    return compare("clean", text, sides, TURNS, target)
+    words = {tool: (source, ROUNDS, MOST_BYTES, option) for tool, option in asked.items()}
+    return compare("clean", text, sides("clean.py", words, peers), TURNS, target)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ and a sorted array. datatrove, where FOLDER holds its environment (`peers/instal
 million n-grams, which it would hold in a Python dictionary. All scan the same two megabytes, as often.
 """
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from measuring import OURS, PROJECT, Row, Side, arguments, compare, python_of, records, show, write_texts
+from measuring import OURS, Row, Side, arguments, compare, records, show, sides, write_texts
 
 ENGLISH = "English"
 TEXTS = {
@@ -36,17 +35,10 @@ STAGE = "decontaminate"
 
 def measure(data: Path, peers: Path | None) -> Iterator[Row]:
     """Yield a row for each table, text and tool."""
-    pythons = {tool: Path(sys.executable) for tool in (OURS, "words", "numpy")}
-    if python := python_of(peers, "datatrove"):
-        pythons["datatrove"] = python
-    program = PROJECT / "benchmarks" / "peers" / "search.py"
 
-    def sides(tools: tuple[str, ...], source: Path, items: Path) -> list[Side]:
-        return [
-            Side(tool, (pythons[tool], program, tool, source, items, ROUNDS, MOST_BYTES))
-            for tool in tools
-            if tool in pythons
-        ]
+    def searching(tools: tuple[str, ...], source: Path, items: Path) -> list[Side]:
+        words = dict.fromkeys(tools, (source, items, ROUNDS, MOST_BYTES))
+        return sides("search.py", words, peers, own=(OURS, "words", "numpy"))
 
     with tempfile.TemporaryDirectory() as folder:
         source, items = Path(folder) / "texts.jsonl", Path(folder) / "items.jsonl"
@@ -55,13 +47,13 @@ def measure(data: Path, peers: Path | None) -> Iterator[Row]:
         for count, (target, tools) in MADE.items():
             write_texts(items, made_items(texts, count))
             label = f"{ENGLISH}, {count // 10**6}M n-grams"
-            yield from compare(STAGE, label, sides(tools, source, items), TURNS, target)
+            yield from compare(STAGE, label, searching(tools, source, items), TURNS, target)
         benchmarks = data / "benchmarks"
         for language, corpora in TEXTS.items():
             write_texts(source, (record["text"] for record in records(data, corpora)))
             tools = (OURS, "datatrove") if language == ENGLISH else (OURS,)
             label = f"{language}, {len(list(benchmarks.glob('*.gz')))} benchmarks"
-            yield from compare(STAGE, label, sides(tools, source, benchmarks), TURNS)
+            yield from compare(STAGE, label, searching(tools, source, benchmarks), TURNS)
 
 
 def made_items(texts: list[str], count: int) -> Iterator[str]:

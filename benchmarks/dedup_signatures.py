@@ -6,12 +6,11 @@ DATA holds the corpora `en_books`, `en_techdocs_md`, `zh_techdocs`, `ru_novels`.
 FOLDER (`peers/install.sh` makes them) is left out. All sign the same megabyte of each text, as often.
 """
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from measuring import OURS, PROJECT, Row, Side, arguments, compare, python_of, records, show, write_texts
+from measuring import OURS, Row, arguments, compare, records, show, sides, write_texts
 
 CORPORA = ("en_books", "en_techdocs_md", "zh_techdocs", "ru_novels")
 TARGET = 200
@@ -23,18 +22,12 @@ TURNS = 2
 
 def measure(data: Path, peers: Path | None) -> Iterator[Row]:
     """Yield a row for each corpus and tool."""
-    pythons = {OURS: Path(sys.executable), **{peer: python_of(peers, peer) for peer in PEERS}}
-    program = PROJECT / "benchmarks" / "peers" / "sign.py"
     for corpus in CORPORA:
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "texts.jsonl"
             write_texts(source, (record["text"] for record in records(data, [corpus])))
-            sides = [
-                Side(tool, (python, program, tool, source, ROUNDS, MOST_BYTES))
-                for tool, python in pythons.items()
-                if python is not None
-            ]
-            yield from compare("dedup, signing", corpus, sides, TURNS, TARGET)
+            words = dict.fromkeys((OURS, *PEERS), (source, ROUNDS, MOST_BYTES))
+            yield from compare("dedup, signing", corpus, sides("sign.py", words, peers), TURNS, TARGET)
 
 
 if __name__ == "__main__":

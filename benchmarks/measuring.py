@@ -13,9 +13,10 @@ import platform
 import random
 import re
 import subprocess
+import sys
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,16 @@ def compare(stage: str, text: str, sides: Sequence[Side], turns: int, target: fl
         best = max(result["bytes"] / result["seconds"] for result in results) / 1e6
         memory = max(result["peak_bytes"] for result in results) / 1e6
         yield Row(stage, text, results[0]["bytes"] / 1e6, tool, best, memory, target if tool == OURS else None)
+
+
+def sides(
+    program: str, words: Mapping[str, Sequence[object]], peers: Path | None, own: Collection[str] = (OURS,)
+) -> list[Side]:
+    """Return a side for each tool that is there, which `peers/PROGRAM TOOL WORDS` measures in the tool's environment;
+    `own` tools are in this one."""
+    found = {tool: Path(sys.executable) if tool in own else python_of(peers, tool) for tool in words}
+    path = PROJECT / "benchmarks" / "peers" / program
+    return [Side(tool, (python, path, tool, *words[tool])) for tool, python in found.items() if python is not None]
 
 
 def on_one_core(*command: object) -> dict[str, Any]:

@@ -8,13 +8,12 @@ Parquet; without its environment in FOLDER (`peers/install.sh` makes it) only Be
 
 import gzip
 import random
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import zstandard
-from measuring import OURS, PROJECT, Row, Side, arguments, compare, python_of, show
+from measuring import OURS, Row, arguments, compare, show, sides
 
 CORPORA = ("en_books", "en_techdocs_md", "ru_novels", "zh_techdocs", "en_wiki", "readme_changelog_md", "it_techdocs")
 SIZE = 150_000_000
@@ -24,17 +23,12 @@ TURNS = 3
 
 def measure(data: Path, peers: Path | None) -> Iterator[Row]:
     """Yield a row per tool."""
-    pythons = {OURS: Path(sys.executable), "datatrove": python_of(peers, "datatrove")}
-    program = PROJECT / "benchmarks" / "peers" / "read.py"
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "texts.jsonl.zst"
         size, documents = write_lines(source, data)
-        sides = [
-            Side(tool, (python, program, tool, source, scratch, size, documents))
-            for tool, python in pythons.items()
-            if python is not None
-        ]
-        yield from compare("sample", f"{len(CORPORA)} corpora, zstd jsonl", sides, TURNS, TARGET)
+        words = dict.fromkeys((OURS, "datatrove"), (source, scratch, size, documents))
+        text = f"{len(CORPORA)} corpora, zstd jsonl"
+        yield from compare("sample", text, sides("read.py", words, peers), TURNS, TARGET)
 
 
 def write_lines(target: Path, data: Path) -> tuple[int, int]:

@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from faults import FAULTS, SERVER_GONE, SLOW, Fault, NoChance
+from faults import FAULTS, SERVER_GONE, SLOW, Fault
 from world import CHECKPOINT_STEPS, LAYOUTS, FlowWorld, World
 
+from benchmarks.proofs import NoChance, plan
 from model.code_digest import code_digest
 
 STEPS_BETWEEN = 12
@@ -91,15 +92,6 @@ def main() -> int:
         return verdict(undisturbed, disturbed)
     finally:
         disturbed.stop()
-
-
-def plan(kinds: list[str], faults: int, seed: int) -> Iterator[str]:
-    """Yield `faults` kinds in shuffled rounds, so that each comes as often as the others."""
-    chance = random.Random(f"{seed}: kinds")
-    while faults > 0:
-        chance.shuffle(kinds)
-        yield from kinds[:faults]
-        faults -= len(kinds)
 
 
 def inject(world: World, kinds: list[str], first: int, seed: int) -> Iterator[Injected]:

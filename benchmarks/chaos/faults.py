@@ -13,14 +13,12 @@ from pathlib import Path
 
 from world import Processes, World
 
+from benchmarks.proofs import NoChance
+
 SECONDS_TO_COME = 120.0
 """For the moment that a fault waits for, and for what it must lead to."""
 SLOW_STEPS = 48
 """Steps until a slow rank is reported, and some more."""
-
-
-class NoChance(Exception):
-    """The moment for the fault did not come, or it had no effect; it counts as no fault."""
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 
+from benchmarks.proofs import PROJECT, mounted, project_environment
 from benchmarks.rows import write_rows
-from benchmarks.small_disk import mounted
 from model.config.network import GPTConfig
 from model.config.options import ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
@@ -29,7 +31,6 @@ VOCABULARY = 256
 ROWS = 4096
 DISK_BYTES = 2 << 30
 LAUNCH = Path(__file__).with_name("launch.py")
-PROJECT = Path(__file__).resolve().parents[2]
 
 
 def followed_tokens() -> np.ndarray:
@@ -120,12 +121,11 @@ class World:
 
     def start(self) -> None:
         """Start the training as a flow would be; from here on nobody but the product starts anything again."""
-        path = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
         with (self.folder / "launch.log").open("ab") as log:
             self._automation = subprocess.Popen(
                 [sys.executable, str(LAUNCH), *self.command()],
                 cwd=PROJECT,
-                env={**os.environ, "PYTHONPATH": path},
+                env=project_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -145,18 +145,22 @@ class World:
         return None if self._automation is None else self._automation.poll()
 
     def processes(self) -> Processes:
-        """Find the processes below the automation in /proc."""
+        """Find the processes below the automation."""
         launcher, supervisor, ranks, server = None, None, [], None
-        for pid in _descendants(self._automation.pid) if self._automation is not None else []:
-            words = _command(pid)
-            if "task" in words or "flows.cli" in words:
-                launcher = pid
-            elif "flows.service.local_server" in words:
-                server = pid
-            elif "model.train" in words:
-                supervisor = pid
-            elif (name := _name(pid)).startswith(("rank ", "diag ")):
-                ranks.append((int(name.split()[1]), pid))
+        below: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):
+            below = psutil.Process(self._automation.pid).children(recursive=True) if self._automation else []
+        for process in below:
+            with suppress(psutil.Error):
+                words, name = process.cmdline(), process.name()
+                if "task" in words or "flows.cli" in words:
+                    launcher = process.pid
+                elif "flows.service.local_server" in words:
+                    server = process.pid
+                elif "model.train" in words:
+                    supervisor = process.pid
+                elif name.startswith(("rank ", "diag ")):
+                    ranks.append((int(name.split()[1]), process.pid))
         return Processes(launcher, supervisor, [pid for _, pid in sorted(ranks)], server)
 
     def beats(self) -> list[Beat]:
@@ -230,32 +234,9 @@ class FlowWorld(World):
 
     def prepare(self) -> None:
         """Run the stages before training, to which no fault is done."""
-        path = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [*self._flow, "--until", "chunk"]
-        subprocess.run(command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": path}, check=True, capture_output=True)
+        subprocess.run(command, cwd=PROJECT, env=project_environment(), check=True, capture_output=True)
 
     def command(self) -> list[str]:
         """Return the arguments of `launch.py`, which runs the flow and starts it again where it is killed."""
         return ["flow", str(os.getpid()), *self._flow, "--until", "train"]
-
-
-def _descendants(pid: int) -> list[int]:
-    try:
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-    return [below for child in children for below in (child, *_descendants(child))]
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text()
-    except OSError:
-        return ""
-
-
-def _command(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-    except OSError:
-        return []

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 import psutil
 from world import DeployedRun, World, send, wait_until
 
+from benchmarks.proofs import NoChance
+
 KILL, TERMINATE, STOP, GO = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGCONT
-SILENCE = "a run that slept was called crashed"
-
-
-class NoChance(Exception):
-    """The moment for the fault did not come, or it cannot be brought about here; it counts as no fault."""
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
 from blake3 import blake3
-from faults import FAULTS, NoChance
-from world import PROJECT, DeployedRun, World, wait_until
+from faults import FAULTS
+from world import DeployedRun, World, wait_until
 
+from benchmarks.proofs import PROJECT, NoChance, plan
 from flows.recipe.stages import STAGES
 
 SECONDS_TO_BEGIN = 300.0
@@ -100,16 +100,6 @@ def code_of_stages() -> str:
     """Return eight digits of the digest of the stages' code."""
     files = sorted(path for room in ("tasks", "model") for path in (PROJECT / room).rglob("*.py"))
     return blake3(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
-
-
-def plan(kinds: list[str], faults: int, seed: int) -> Iterator[str]:
-    """Yield `faults` kinds in shuffled rounds, so that each comes as often as the others."""
-    chance = random.Random(f"{seed}: kinds")
-    kinds = list(kinds)
-    while faults > 0:
-        chance.shuffle(kinds)
-        yield from kinds[:faults]
-        faults -= len(kinds)
 
 
 def meet(world: World, number: int, kind: str, seed: int) -> Met:

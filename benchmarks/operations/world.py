@@ -21,11 +21,10 @@ from typing import Any
 
 import psutil
 
-from benchmarks.small_disk import mounted
+from benchmarks.proofs import PROJECT, mounted, project_environment
 from flows.recipe.stages import STAGES
 from model.distributed.heartbeat import read_beat
 
-PROJECT = Path(__file__).resolve().parents[2]
 POSTGRESQL = PROJECT / "deployments" / "local" / "postgresql.sh"
 CLOCK = Path(__file__).with_name("clock.c")
 DISK_BYTES = 256 << 20
@@ -164,8 +163,7 @@ class World:
 
     def environment(self) -> dict[str, str]:
         """Return the service's environment: the checkout's code, a clock that can be set, a worker that looks often."""
-        path = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        found = {**os.environ, "PYTHONPATH": path, "PREFECT_WORKER_QUERY_SECONDS": "3"}
+        found = {**project_environment(), "PREFECT_WORKER_QUERY_SECONDS": "3"}
         if self.clock_library is not None:
             found |= {
                 "LD_PRELOAD": str(self.clock_library),

@@ -15,7 +15,8 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from types import FrameType
+from typing import Self, TextIO
 
 from model.distributed.heartbeat import NO_HEARTBEAT, Heartbeat, is_held
 from model.distributed.messages import EventName, Message, StepDone
@@ -39,30 +40,38 @@ def claim_stdout() -> TextIO:
     return messages
 
 
-class LauncherChannel:
-    """Sends messages to the launcher, and notices its request to stop while it is entered as a context.
+class StopRequest:
+    """Notices SIGTERM and Ctrl-C while it is entered as a context."""
 
-    Without `messages` it sends none.
-    """
-
-    def __init__(self, heartbeat: Path, messages: TextIO | None, of_rank: Heartbeat = NO_HEARTBEAT) -> None:
-        self._heartbeat = heartbeat
-        self._of_rank = of_rank
-        self._messages = messages
-        self._step_sent_at = 0.0
+    def __init__(self) -> None:
         self.stop_requested = False
 
-    def __enter__(self) -> "LauncherChannel":
-        self._handlers = {signum: signal.signal(signum, self._request_stop) for signum in STOP_SIGNALS}
+    def __enter__(self) -> Self:
+        self._handlers = {signum: signal.signal(signum, self._handle) for signum in STOP_SIGNALS}
         return self
 
     def __exit__(self, *error: object) -> None:
         for signum, handler in self._handlers.items():
             signal.signal(signum, handler)
 
-    def _request_stop(self, signum: int, frame: Any) -> None:
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
         del signum, frame
         self.stop_requested = True
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Ask others to stop, too."""
+
+
+class LauncherChannel(StopRequest):
+    """Sends messages to the launcher, and notices its request to stop. Without `messages` it sends none."""
+
+    def __init__(self, heartbeat: Path, messages: TextIO | None, of_rank: Heartbeat = NO_HEARTBEAT) -> None:
+        super().__init__()
+        self._heartbeat = heartbeat
+        self._of_rank = of_rank
+        self._messages = messages
+        self._step_sent_at = 0.0
 
     def send(self, message: Message) -> None:
         """Write one JSON line; ValueError for numbers that are not finite, which JSON lacks."""

@@ -1,18 +1,16 @@
 """Launch all ranks of a machine together, watch them, and end them together whatever happens to one of them."""
 
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 
 from model.checkpoint.run_folder import complete_markers, steps_before
 from model.config.train import TrainConfig
 from model.distributed.heartbeat import Beat, read_beat
-from model.distributed.protocol import STOP_SIGNALS, create_rank_directory, error_file, heartbeat_file
+from model.distributed.protocol import StopRequest, create_rank_directory, error_file, heartbeat_file
 from model.launch.diagnostics import private_memory
 from model.launch.failures import Failure, RankExit, infra_failure, read_error_report, root_cause
 from model.launch.rendezvous import Change, HostLost
@@ -30,25 +28,12 @@ GRACE_SECONDS = 5.0
 """Seconds that the other ranks get to end by themselves and report why, once one has failed."""
 
 
-class StopRequest:
-    """Handles SIGTERM and Ctrl-C while entered as a context, and passes them on to the running processes."""
+class StopOfRanks(StopRequest):
+    """Passes a request to stop on to the running processes."""
 
     def __init__(self) -> None:
-        self.requested = False
+        super().__init__()
         self.processes: list[RankProcess] = []
-
-    def __enter__(self) -> "StopRequest":
-        self._handlers = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
-    def _handle(self, signum: int, frame: FrameType | None) -> None:
-        del signum, frame
-        self.requested = True
-        self.pass_on()
 
     def pass_on(self) -> None:
         """Ask the processes to stop."""
@@ -103,7 +88,7 @@ def run_ranks(
     template: Template,
     arguments: Callable[[int, Path], list[str]],
     host_ranks: HostRanks,
-    stop: StopRequest,
+    stop: StopOfRanks,
     on_straggler: Callable[[Straggler], None],
     *,
     until_checkpoint: bool = False,
@@ -140,7 +125,7 @@ def started(
     work: Work,
     requests: Sequence[list[str]],
     local_ranks: Sequence[int],
-    stop: StopRequest,
+    stop: StopOfRanks,
     *,
     speaks: bool,
 ) -> Iterator[list[RankProcess]]:
@@ -153,7 +138,7 @@ def started(
     try:
         for number, (arguments, local) in enumerate(zip(requests, local_ranks, strict=True)):
             processes.append(template.start(Request(work, arguments, local, speaks and number == 0)))
-        if stop.requested:
+        if stop.stop_requested:
             stop.pass_on()
         yield processes
     finally:
@@ -170,7 +155,7 @@ def _watch(
     host_ranks: HostRanks,
     ranks: Sequence[RankProcess],
     rank_dir: Path,
-    stop: StopRequest,
+    stop: StopOfRanks,
     on_straggler: Callable[[Straggler], None],
     change: Callable[[], Change | None],
     until_checkpoint: bool,

@@ -39,7 +39,7 @@ from model.launch.failures import (
     read_error_report,
     root_cause,
 )
-from model.launch.launcher import Launch, StopRequest, newest_step, run_ranks, started
+from model.launch.launcher import Launch, StopOfRanks, newest_step, run_ranks, started
 from model.launch.rendezvous import HostLost, Rendezvous
 from model.launch.replicas import MOST_FAILURES, HostRanks, Replicas
 from model.launch.template import Template
@@ -58,7 +58,7 @@ class Supervisor:
         self._replicas = Replicas(run.train)
         self._host_ranks: HostRanks | None = None
         """Those of the last round of several machines; None before the first."""
-        self._stop = StopRequest()
+        self._stop = StopOfRanks()
         self._template = Template(run_file, run.train.given, run.train.start_seconds)
         self._budget = RestartBudget(run.train.restarts)
         self._record = RestartLog(run.out)
@@ -112,7 +112,7 @@ class Supervisor:
             self._record_launch(launch)
             if launch.finished or launch.failure is not None:
                 return launch.failure
-            if self._stop.requested:
+            if self._stop.stop_requested:
                 return infra_failure("asked to stop; a checkpoint was written, run again to go on")
             if self._rendezvous is None:
                 back = self._replicas.take_back()
@@ -135,7 +135,7 @@ class Supervisor:
 
     def _keep_waiting(self) -> bool:
         self._touch_heartbeat()
-        return not self._stop.requested
+        return not self._stop.stop_requested
 
     def _arguments(self, rank: int, rank_dir: Path, launch: HostRanks) -> list[str]:
         left_out = ",".join(map(str, launch.left_out))
@@ -151,7 +151,7 @@ class Supervisor:
 
     def _wait_for_restart(self, failure: Failure) -> Failure | None:
         """Record the restart that is to come and wait as long as it takes; instead, what training ends with."""
-        if self._stop.requested or not failure.restarts:
+        if self._stop.stop_requested or not failure.restarts:
             return failure
         if self._run.train.restarts.fewer_ranks and (leaves := self._leave_out_failing(failure)) is not None:
             return leaves
@@ -174,10 +174,10 @@ class Supervisor:
         )
         write_log(f"{failure.message}; ranks are restarted from the last checkpoint in {pause:g} seconds\n")
         until = time.monotonic() + pause
-        while not self._stop.requested and (left := until - time.monotonic()) > 0:
+        while not self._stop.stop_requested and (left := until - time.monotonic()) > 0:
             self._touch_heartbeat()
             time.sleep(min(left, 1.0))
-        return failure if self._stop.requested else None
+        return failure if self._stop.stop_requested else None
 
     @property
     def _host(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from model.config.train import TrainConfig
 from model.environment import FIXED, deciding_variables, describe_left_out, run_environment, trainer_environment
-from model.launch.launcher import StopRequest, run_ranks
+from model.launch.launcher import StopOfRanks, run_ranks
 from model.launch.replicas import HostRanks
 from model.launch.template import Template
 
@@ -164,7 +164,7 @@ def test_ranks_start_so_whoever_starts_their_supervisor(tmp_path: Path, monkeypa
 
     host_ranks = HostRanks((0, 1), (0, 3), 2)
     with closing(Template(tmp_path / "run.json", train.given, train.start_seconds)) as template:
-        launch = run_ranks(train, tmp_path, template, arguments, host_ranks, StopRequest(), lambda slow: None)
+        launch = run_ranks(train, tmp_path, template, arguments, host_ranks, StopOfRanks(), lambda slow: None)
     assert launch.finished
     for rank in range(2):
         environment = json.loads((tmp_path / f"{rank}.json").read_text())
