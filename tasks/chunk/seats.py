@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from model.errors import InputError, RecipeError
 from model.kernels import inlined_kernel, kernel
+from tasks.artifacts.tables.schema import schema_of
 from tasks.chunk.mixture import Mixture
 from tasks.chunk.order import GOLDEN_GAMMA, pass_by_pass, pass_seed, permutation, splitmix64
 from tasks.chunk.stable_rows import RowKeys
@@ -39,18 +40,6 @@ TRIES_ALONE = TRIES // 2
 """Tries of the rows that a short pass is to read before others join them."""
 FIRST_RANGE = 1 / 50
 """Share of a pass in which the rows of a bucket look for seats at first; each further try adds as much."""
-
-SCHEMA = pa.schema(
-    [
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("buckets", pa.int64(), nullable=False),
-        pa.field("seats", pa.int64(), nullable=False),
-        pa.field("last", pa.int64(), nullable=False),
-        pa.field("reads", pa.list_(pa.int64()), nullable=False),
-    ]
-)
-"""The table SEATS: of each source buckets, seats of a whole pass and of the last, and seats read up to the end of each
-part of the order."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +57,10 @@ class SeatPlan:
     def seats_of(self, nth: int) -> int:
         """Return the seats of the `nth` pass."""
         return self.seats if nth < self.reads[-1] // self.seats else self.last
+
+
+SCHEMA = pa.schema([pa.field("source", pa.string(), nullable=False), *schema_of(SeatPlan)])
+"""The table SEATS."""
 
 
 def read_seats(table: pa.Table) -> dict[str, SeatPlan]:

@@ -11,18 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.artifacts.tables.schema import schema_of
 from tasks.common.numeric import seed64, unit_interval
 from tasks.decontaminate.config import DecontaminateConfig
 
 LARGEST_SHARE = 0.2
-
-DRAWS = pa.schema(
-    [
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("last", pa.float64(), nullable=False),
-        pa.field("skipped", pa.list_(pa.float64()), nullable=False),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -36,10 +29,12 @@ class HeldoutDraw:
     """Smaller numbers of documents that were not held out, since they exceeded a limit of bytes."""
 
 
+DRAWS = schema_of(HeldoutDraw)
+
+
 def draws_table(draws: list[HeldoutDraw]) -> pa.Table:
     """Return DRAWS."""
-    rows = [{"source": one.source, "last": one.last, "skipped": list(one.skipped)} for one in draws]
-    return pa.Table.from_pylist(rows, schema=DRAWS)
+    return pa.Table.from_pylist([vars(one) for one in draws], schema=DRAWS)
 
 
 def read_draws(table: pa.Table) -> dict[str, HeldoutDraw]:

@@ -41,33 +41,6 @@ nothing."""
 MOST_DRAWS = 1 << 25
 Key = tuple[str, str, int]
 """Task, metric, and number of shots."""
-ITEM_SCORES = pa.schema(
-    [
-        pa.field("task", pa.string(), nullable=False),
-        pa.field("item_id", pa.string(), nullable=False),
-        pa.field("shots", pa.int32(), nullable=False),
-        pa.field("state", pa.string(), nullable=False),
-        pa.field("metric", pa.string(), nullable=False),
-        pa.field("value", pa.float64(), nullable=False),
-    ]
-)
-"""The primary metric of every item: 1 or 0 for right or wrong, else a share from 0 to 1 (chrF: 0 to 100). `state` is
-that of LEAKS."""
-GAPS = pa.schema(
-    [
-        pa.field("task", pa.string(), nullable=False),
-        pa.field("metric", pa.string(), nullable=False),
-        pa.field("shots", pa.int32(), nullable=False),
-        pa.field("leaked_n", pa.int64(), nullable=False),
-        pa.field("clean_n", pa.int64(), nullable=False),
-        pa.field("difference", pa.float64(), nullable=False),
-        pa.field("stderr", pa.float64()),
-        pa.field("p", pa.float64(), nullable=False),
-        pa.field("beyond_chance", pa.bool_(), nullable=False),
-    ]
-)
-"""`difference` is the mean of leaked items less that of clean ones, in the primary metric; `p` the share of random
-divisions with a difference as large."""
 
 
 @dataclass(frozen=True)

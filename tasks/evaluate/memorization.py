@@ -27,8 +27,7 @@ from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.columns import token_rows
 from tasks.artifacts.tables.files import read_table
-from tasks.artifacts.tables.rows import ScoreRow
-from tasks.artifacts.tables.schema import DOC_ID_BYTES
+from tasks.artifacts.tables.rows import DOC_ID_BYTES, ScoreRow
 from tasks.common.numeric import seed64
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.samples import continue_texts, heldout_prompt

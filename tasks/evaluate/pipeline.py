@@ -26,12 +26,11 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import EvaluateResult
 from tasks.artifacts.tables.files import read_table, table_file_name, write_table
 from tasks.artifacts.tables.map_parts import unit_name
-from tasks.artifacts.tables.schema import SCORES
+from tasks.artifacts.tables.schema import DOCUMENT_SCORES, GAPS, ITEM_SCORES, SCORES
 from tasks.artifacts.workspace import Workspace
 from tasks.evaluate.benchmarks.items import items_of, leak_states
 from tasks.evaluate.benchmarks.likelihood import make_scorer
 from tasks.evaluate.benchmarks.run import benchmark_scores
-from tasks.evaluate.comparison import GAPS, ITEM_SCORES
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.forgetting import gate_rises, gate_scores, gated_model
 from tasks.evaluate.heldout import EncodedSource, encode_sources, heldout_documents
@@ -40,7 +39,7 @@ from tasks.evaluate.memorization import OVERLAPS, check_generated_text
 from tasks.evaluate.ngram_baseline import ngram_scores, repeated_in_training
 from tasks.evaluate.perplexity import heldout_scores, unigram_code_lengths
 from tasks.evaluate.samples import write_samples
-from tasks.evaluate.scores import DOCUMENT_SCORES, Scores
+from tasks.evaluate.scores import Scores
 from tasks.evaluate.span_corruption import span_scores
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.open import open_tokenizer

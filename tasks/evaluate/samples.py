@@ -17,23 +17,12 @@ from model.nn.bert import BERT
 from model.nn.factory import Network
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
+from tasks.artifacts.tables.schema import SAMPLES
 from tasks.common.numeric import seed64
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.masked_lm import choose_positions
 from tasks.tokenizer.base import Tokenizer
 
-SAMPLES = pa.schema(
-    [
-        pa.field("prompt", pa.string(), nullable=False),
-        pa.field("text", pa.string(), nullable=False),
-        pa.field("temperature", pa.float64(), nullable=False),
-        pa.field("seed", pa.uint64(), nullable=False),
-        pa.field("truth", pa.string()),
-    ]
-)
-"""`text` is what follows the prompt, up to the end of text or `sample_tokens`. Where the prompt has blanks
-(`BLANK`), it is what the model puts there, and `truth` what the text has there, both with `BETWEEN` from one blank
-to the next."""
 PROMPT_CHARS = 60
 BLANK, BETWEEN = "___", " | "
 HIDDEN_SHARE = 0.15

@@ -4,13 +4,11 @@ the sources' plain mean."""
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from tasks.artifacts.tables.rows import GapRow, ItemScoreRow, ScoreRow
-from tasks.artifacts.tables.schema import DOC_ID_BYTES
+from tasks.artifacts.tables.rows import DocumentScoreRow, GapRow, ItemScoreRow, ScoreRow
 from tasks.common.numeric import seed64
 from tasks.evaluate.heldout import HeldoutDocument
 
@@ -20,19 +18,6 @@ DRAWS_AT_ONCE = 1 << 22
 LANGUAGE = "language/"
 """Prefix of the names of tasks that are held-out text by language; those by source begin with `heldout/`."""
 
-DOCUMENT_SCORES = pa.schema(
-    [
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("doc_id", pa.binary(DOC_ID_BYTES), nullable=False),
-        pa.field("piece", pa.int16(), nullable=False),
-        pa.field("metric", pa.string(), nullable=False),
-        pa.field("bits", pa.float64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-    ]
-)
-"""`metric` is that of SCORES whose value is the sum of `bits` over the sum of `bytes`. Sources that the vocabulary
-cannot represent without loss have no rows."""
-
 
 @dataclass
 class Scores:
@@ -41,7 +26,7 @@ class Scores:
     rows: list[ScoreRow] = field(default_factory=list)
     items: list[ItemScoreRow] = field(default_factory=list)
     gaps: list[GapRow] = field(default_factory=list)
-    documents: list[dict[str, Any]] = field(default_factory=list)
+    documents: list[DocumentScoreRow] = field(default_factory=list)
 
 
 class Measurement(NamedTuple):
@@ -93,7 +78,7 @@ class HeldoutRows:
     def __init__(self, rounds: int, seed: int) -> None:
         self._rounds, self._seed = rounds, seed
         self._rows: list[ScoreRow] = []
-        self._documents: list[dict[str, Any]] = []
+        self._documents: list[DocumentScoreRow] = []
         self._by_metric: dict[str, list[tuple[Measurement, int]]] = {}
         self._by_language: dict[tuple[str, str], list[list[float]]] = {}
 
@@ -118,8 +103,10 @@ class HeldoutRows:
         """Add the bits of each document of a source, and the bytes that they encode: by language and one by one."""
         self.add_languages(metric, [one.language for one in documents], bits, sizes)
         for one, more, size in zip(documents, bits.tolist(), sizes.tolist(), strict=True):
-            key = {"source": source, "doc_id": one.doc_id, "piece": one.piece}
-            self._documents.append({**key, "metric": metric, "bits": more, "bytes": int(size)})
+            row = DocumentScoreRow(
+                source=source, doc_id=one.doc_id, piece=one.piece, metric=metric, bits=more, bytes=int(size)
+            )
+            self._documents.append(row)
 
     def scores(self) -> Scores:
         """Return all rows of SCORES and of DOCUMENT_SCORES; the mean of a metric that a source lacks is null."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import blake3
 import pyarrow as pa
 
-from tasks.artifacts.tables.schema import DOC_ID_BYTES, DOCUMENTS
+from tasks.artifacts.tables.rows import DOC_ID_BYTES
+from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.sample.config import ONE_DOCUMENT_A_FILE, Source
 from tasks.sample.discovery import InputFile
 from tasks.sample.readers.records import Record

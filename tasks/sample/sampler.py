@@ -13,7 +13,7 @@ from typing import Any
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import SampleResult
 from tasks.artifacts.tables.map_parts import OrderedMerge
-from tasks.artifacts.tables.schema import DOC_ID_BYTES
+from tasks.artifacts.tables.rows import DOC_ID_BYTES
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor, Work
 from tasks.sample.config import SampleConfig

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from tasks.artifacts.tables.schema import DOC_ID_BYTES
+from tasks.artifacts.tables.rows import DOC_ID_BYTES
 
 IDS_IN_A_RUN = 1 << 16
 

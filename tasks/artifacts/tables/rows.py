@@ -1,16 +1,26 @@
-"""Rows of the tables that stages pass on, as `Table.to_pylist` gives them: their columns, by the schemas' names.
+"""Rows of the tables that stages pass on, as `Table.to_pylist` gives them; the schemas follow from these types.
 
 Where a table is read with some of its columns, its rows have these alone.
 """
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NotRequired, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Row = TypeVar("Row")
+
+DOC_ID_BYTES = 16
+Digest = Annotated[bytes, DOC_ID_BYTES]
+Int16 = Annotated[int, "int16"]
+Int32 = Annotated[int, "int32"]
+UInt64 = Annotated[int, "uint64"]
+Float32 = Annotated[float, "float32"]
+LongText = Annotated[str, "large_string"]
+RepeatedName = Annotated[str, "dictionary"]
+"""Columns that are not of the usual Arrow type of their values: `tasks.artifacts.tables.schema.COLUMN_TYPES`."""
 
 
 def rows_of(table: "pa.Table", kind: type[Row]) -> list[Row]:
@@ -28,29 +38,30 @@ class Origin(TypedDict):
 
 
 class DocumentRow(TypedDict):
-    """A row of DOCUMENTS."""
+    """A row of DOCUMENTS; `meta` is JSON with the format and the URL where they are known."""
 
-    doc_id: bytes
-    piece: int
-    source: str
-    lang: str | None
-    text: str
-    text_digest: bytes
+    doc_id: Digest
+    piece: Int16
+    source: RepeatedName
+    lang: RepeatedName | None
+    text: LongText
+    text_digest: Digest
     origin: Origin
     meta: str | None
-    text_kind: str | None
+    text_kind: RepeatedName | None
+    """One of `tasks.clean.document.KINDS`; None before clean."""
 
 
 class LedgerRow(TypedDict):
     """A row of LEDGER; `evidence` is JSON."""
 
-    doc_id: bytes
-    piece: int
+    doc_id: Digest
+    piece: Int16
     stage: str
     action: str
     rule: str
-    value: float | None
-    limit: float | None
+    value: Float32 | None
+    limit: Float32 | None
     bytes_in: int
     bytes_out: int
     evidence: str | None
@@ -104,23 +115,23 @@ class LeakRow(TypedDict):
     item_id: str
     state: str
     form: str
-    doc_id: bytes | None
-    piece: int | None
+    doc_id: Digest | None
+    piece: Int16 | None
     start: int | None
     end: int | None
-    matched: int
-    total: int
-    remains: int
+    matched: Int32
+    total: Int32
+    remains: Int32
 
 
 class SpanRow(TypedDict):
     """A row of SPANS."""
 
     row: int
-    tok_start: int
-    tok_len: int
-    doc_id: bytes
-    piece: int
+    tok_start: Int32
+    tok_len: Int32
+    doc_id: Digest
+    piece: Int16
     start: int
     end: int
 
@@ -151,7 +162,7 @@ class ScoreRow(TypedDict):
 
     task: str
     metric: str
-    shots: int
+    shots: Int32
     subset: str
     n: int
     value: float | None
@@ -160,22 +171,24 @@ class ScoreRow(TypedDict):
 
 
 class ItemScoreRow(TypedDict):
-    """A row of ITEM_SCORES."""
+    """A row of ITEM_SCORES: the primary metric of an item, which is 1 or 0 for right or wrong, else a share from 0 to 1
+    (chrF: 0 to 100). `state` is that of LEAKS."""
 
     task: str
     item_id: str
-    shots: int
+    shots: Int32
     state: str
     metric: str
     value: float
 
 
 class GapRow(TypedDict):
-    """A row of GAPS."""
+    """A row of GAPS: `difference` is the mean of leaked items less that of clean ones, in the primary metric; `p` the
+    share of random divisions with a difference as large."""
 
     task: str
     metric: str
-    shots: int
+    shots: Int32
     leaked_n: int
     clean_n: int
     difference: float
@@ -184,13 +197,27 @@ class GapRow(TypedDict):
     beyond_chance: bool
 
 
+class DocumentScoreRow(TypedDict):
+    """A row of DOCUMENT_SCORES: `metric` is that of SCORES whose value is the sum of `bits` over the sum of `bytes`.
+    Sources that the vocabulary cannot represent without loss have no rows."""
+
+    source: str
+    doc_id: Digest
+    piece: Int16
+    metric: str
+    bits: float
+    bytes: int
+
+
 class SampleRow(TypedDict):
-    """A row of SAMPLES."""
+    """A row of SAMPLES: `text` is what follows the prompt, up to the end of text or `sample_tokens`. Where the prompt
+    has blanks (`tasks.evaluate.samples.BLANK`), it is what the model puts there, and `truth` what the text has there,
+    both with `BETWEEN` from one blank to the next."""
 
     prompt: str
     text: str
     temperature: float
-    seed: int
+    seed: UInt64
     truth: str | None
 
 

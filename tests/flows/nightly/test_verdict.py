@@ -15,10 +15,9 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables.files import write_table
+from tasks.artifacts.tables.schema import DOCUMENT_SCORES, ITEM_SCORES
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
-from tasks.evaluate.comparison import ITEM_SCORES
-from tasks.evaluate.scores import DOCUMENT_SCORES
 
 Evaluated = Callable[..., Artifact]
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from model.errors import InputError
+from tasks.artifacts.tables.schema import DOCUMENT_SCORES, ITEM_SCORES
 from tasks.evaluate.comparison import (
-    ITEM_SCORES,
     Difference,
     bits_regressions,
     holm_significant,
@@ -17,7 +17,6 @@ from tasks.evaluate.comparison import (
     score_regressions,
     sign_flip_p_value,
 )
-from tasks.evaluate.scores import DOCUMENT_SCORES
 
 
 def test_differences_are_taken_item_by_item() -> None:

@@ -23,10 +23,9 @@ from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.report import SourceCounts, StageReport
 from tasks.artifacts.tables.files import table_file_name, write_table
 from tasks.artifacts.tables.ledger import CUT, DROP, HOLD_OUT, LedgerRows
-from tasks.artifacts.tables.schema import DOCUMENTS, LEAKS, REJECTS, SCORES, SPANS
+from tasks.artifacts.tables.schema import DOCUMENTS, GAPS, ITEM_SCORES, LEAKS, REJECTS, SCORES, SPANS
 from tasks.artifacts.workspace import Unit, Workspace
 from tasks.common.config import StrictConfig
-from tasks.evaluate.comparison import GAPS, ITEM_SCORES
 
 HOSTILE = "<script>alert('from a document')</script> & \"quoted\" text of a page"
 HOSTILE_FILE = 15

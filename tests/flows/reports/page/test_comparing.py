@@ -20,7 +20,7 @@ from flows.reports.comparison import compare, recipe_differences, score_differen
 from flows.reports.comparison_page import comparison_document, loss_figure, pairs_figure, scores_figure
 from flows.reports.document import Table
 from model.checksummed_json import write_sealed
-from tasks.evaluate.comparison import ITEM_SCORES
+from tasks.artifacts.tables.schema import ITEM_SCORES
 
 HOSTILE = "<script>alert(1)</script>"
 

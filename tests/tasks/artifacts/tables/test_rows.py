@@ -8,32 +8,26 @@ import pytest
 from model.data.schema import STEPS, sequences_schema
 from tasks.artifacts.tables import rows, schema
 from tasks.artifacts.tables.rows import Survivor
-from tasks.evaluate.comparison import GAPS, ITEM_SCORES
-from tasks.evaluate.samples import SAMPLES
 
 
-@pytest.mark.parametrize(
-    ("kind", "declared"),
-    [
-        (rows.DocumentRow, schema.DOCUMENTS),
-        (rows.LedgerRow, schema.LEDGER),
-        (rows.RejectRow, schema.REJECTS),
-        (rows.ItemRow, schema.ITEMS),
-        (rows.LeakRow, schema.LEAKS),
-        (rows.SpanRow, schema.SPANS),
-        (rows.ScoreRow, schema.SCORES),
-        (rows.StepRow, STEPS),
-        (rows.ItemScoreRow, ITEM_SCORES),
-        (rows.GapRow, GAPS),
-        (rows.SampleRow, SAMPLES),
-    ],
-)
-def test_a_row_has_the_columns_of_its_schema_and_none_where_they_may_be_null(kind: type, declared: pa.Schema) -> None:
-    hints = get_type_hints(kind)
-    assert list(hints) == declared.names
-    assert {name for name in hints if type(None) in getattr(hints[name], "__args__", ())} == {
-        field.name for field in declared if field.nullable
-    }
+def test_a_schema_has_the_columns_of_its_rows_and_null_where_they_may_be_none() -> None:
+    id_and_piece = [("doc_id", pa.binary(16), False), ("piece", pa.int16(), False)]
+    names = [("stage", pa.string(), False), ("action", pa.string(), False), ("rule", pa.string(), False)]
+    values = [("value", pa.float32(), True), ("limit", pa.float32(), True)]
+    sizes = [("bytes_in", pa.int64(), False), ("bytes_out", pa.int64(), False), ("evidence", pa.string(), True)]
+    assert pa.schema([pa.field(*column) for column in (*id_and_piece, *names, *values, *sizes)]) == schema.LEDGER
+
+
+def test_documents_keep_their_types_of_columns() -> None:
+    kinds = dict(zip(schema.DOCUMENTS.names, schema.DOCUMENTS.types, strict=True))
+    place = [("path", pa.string(), False), ("record", pa.int64(), False), ("byte", pa.int64(), False)]
+    assert kinds["origin"] == pa.struct([pa.field(*column) for column in place])
+    assert kinds["text"] == pa.large_string()
+    assert kinds["source"] == kinds["lang"] == kinds["text_kind"] == pa.dictionary(pa.int32(), pa.string())
+
+
+def test_rows_of_steps_have_their_columns() -> None:
+    assert list(get_type_hints(rows.StepRow)) == STEPS.names
 
 
 def test_rows_of_sequences_have_their_columns() -> None:
