@@ -162,35 +162,23 @@ class ChunkConfig(StrictConfig):
         return self
 
     @model_validator(mode="after")
-    def _budget_pays_for_a_row(self) -> "ChunkConfig":
+    def _the_mixture_fits_the_budget(self) -> "ChunkConfig":
         if self.budget_tokens < self.most_tokens:
             counted = "predicted " if self.objective == "causal_lm" else ""
             raise ValueError(
                 f"budget_tokens {self.budget_tokens} is less than one row of {self.most_tokens} {counted}tokens;"
                 f" raise the budget or lower train.model.context"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _phases_leave_a_row_before_them(self) -> "ChunkConfig":
         taken = sum(phase.tokens for phase in self.phases)
         if self.phases and self.budget_tokens - taken < self.most_tokens:
             raise ValueError(
                 f"the phases read {taken:,} of budget_tokens {self.budget_tokens:,}, and leave no row of"
                 f" {self.most_tokens} tokens before them; give shorter phases"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_thing_decides_the_last_part(self) -> "ChunkConfig":
         if self.read_last and self.phases:
             raise ValueError(
                 "sources that may_leave are read in a last part of their own, and train.phases gives another mixture to"
                 " the last part; leave `may_leave` out and give these sources a weight in the last phase alone"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _many_epochs_are_meant(self) -> "ChunkConfig":
         check_epochs(self.max_epochs, allow_many=self.allow_many_epochs)
         return self

@@ -199,7 +199,7 @@ class SampleConfig(StrictConfig):
         return self
 
     @model_validator(mode="after")
-    def _shares_come_from_one_place(self) -> "SampleConfig":
+    def _weights_decide_the_shares(self) -> "SampleConfig":
         without = [source.name for source in self.sources if source.weight is None]
         if self.temperature is None and without:
             raise ValueError(
@@ -209,10 +209,6 @@ class SampleConfig(StrictConfig):
         if self.temperature is not None and len(without) < len(self.sources):
             given = ", ".join(source.name for source in self.sources if source.weight is not None)
             raise ValueError(f"temperature sets the shares by size, but {given} has a weight; remove one or the other")
-        return self
-
-    @model_validator(mode="after")
-    def _weights_sum_to_one(self) -> "SampleConfig":
         weights = {source.name: source.weight for source in self.sources if source.weight is not None}
         total = sum(weights.values())
         if weights and not self.normalise_weights and abs(total - 1) > WEIGHT_TOLERANCE:
@@ -221,10 +217,6 @@ class SampleConfig(StrictConfig):
                 f"the weights of the sources must sum to 1 and sum to {total:g} ({given}); change them, or set"
                 f" normalise_weights = true to have each divided by the sum"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _many_epochs_are_meant(self) -> "SampleConfig":
         check_epochs(self.max_epochs, allow_many=self.allow_many_epochs)
         return self
 
