@@ -93,9 +93,9 @@ def write_files(count: int, scratch: Path) -> None:
 
 def cluster(count: int, scratch: Path) -> dict[str, float]:
     """Decide the outcomes of `count` documents, and watch the memory of this process."""
+    from tasks.dedup import near_duplicates
     from tasks.dedup.config import DedupConfig
     from tasks.dedup.corpus import Corpus, CurrentPart
-    from tasks.dedup.near_duplicates import find_duplicates
 
     files = sorted(scratch.glob("*.npy"))
     signatures = [np.load(path, mmap_mode="r") for path in files]
@@ -110,8 +110,7 @@ def cluster(count: int, scratch: Path) -> dict[str, float]:
         signatures=signatures,
     )
 
-    def shingle_sets(rows):
-        path = scratch / "sets.u64"
+    def synthetic_sets(corpus, rows, config, path):
         with path.open("wb") as stream:
             for begin in range(0, rows.size, ROWS_A_PART):
                 block = np.empty((rows[begin : begin + ROWS_A_PART].size, SET_SIZE), np.uint64)
@@ -134,7 +133,8 @@ def cluster(count: int, scratch: Path) -> dict[str, float]:
     watcher = threading.Thread(target=watch)
     watcher.start()
     began = time.perf_counter()
-    decisions = find_duplicates(corpus, DedupConfig(threads=1), scratch, shingle_sets)
+    near_duplicates.write_shingle_sets = synthetic_sets
+    decisions = near_duplicates.find_duplicates(corpus, DedupConfig(threads=1), scratch)
     seconds = time.perf_counter() - began
     done.set()
     watcher.join()

@@ -6,7 +6,6 @@ Jaccard similarity with one of them reaches the threshold. So a chain A~B~C of n
 of a B that is itself removed, and buckets are stars around kept documents, never joined with each other.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +22,6 @@ ESTIMATE_SIGMAS = 5.0
 NO_REPRESENTATIVE = np.uint32(0xFFFFFFFF)
 NO_NODE = -1
 CANDIDATES_PER_BLOCK = 1 << 20
-
-ShingleSets = Callable[[I64], tuple[U64, I64]]
-"""Global rows, ascending -> (their shingle sets in a line, where each begins)."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +40,8 @@ class DuplicateDecisions:
         return np.flatnonzero(self.representative[corpus.first_row[part] : corpus.first_row[part + 1]] < 0)
 
 
-def find_duplicates(
-    corpus: Corpus, config: DedupConfig, scratch: Path, shingle_sets: ShingleSets | None = None
-) -> DuplicateDecisions:
-    """Find exact duplicates, then near duplicates of kept documents, each with its most similar kept candidate.
-
-    `shingle_sets` returns the sets on which pairs are verified; by default they come from the documents' texts.
-    """
+def find_duplicates(corpus: Corpus, config: DedupConfig, scratch: Path) -> DuplicateDecisions:
+    """Find exact duplicates, then near duplicates of kept documents, each with its most similar kept candidate."""
     order = keep_order(corpus, config)
     rank = np.empty(order.size, np.uint32)
     rank[order] = np.arange(order.size, dtype=np.uint32)
@@ -62,10 +53,7 @@ def find_duplicates(
     if buckets.candidates.size:
         rows = np.sort(order[buckets.candidates].astype(np.int64))
         slot = np.searchsorted(rows, order[buckets.candidates]).astype(np.uint32)
-        if shingle_sets is None:
-            sets, starts = write_shingle_sets(corpus, rows, config, scratch / "shingle-sets.u64")
-        else:
-            sets, starts = shingle_sets(rows)
+        sets, starts = write_shingle_sets(corpus, rows, config, scratch / "shingle-sets.u64")
         signatures = write_signatures(corpus, rows, scratch / "candidates.u32")
         near, similarity = _near_duplicates(corpus.earlier, config, buckets, slot, signatures, sets, starts)
         removed = near != NO_REPRESENTATIVE
