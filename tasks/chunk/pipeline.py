@@ -1,5 +1,6 @@
 """The chunk stage from end to end: tokenize parts, pack rows source by source, plan the mixture, write the order."""
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import ChunkResult, MixedSource, OrderSize, RowFacts
 from tasks.artifacts.tables.columns import token_rows
 from tasks.artifacts.tables.files import read_table, table_file_name, write_run_table, write_table
+from tasks.artifacts.tables.map_parts import map_parts
 from tasks.artifacts.tables.schema import SPANS
 from tasks.artifacts.workspace import Unit, Workspace
 from tasks.chunk.config import SEATS, ChunkConfig
@@ -35,7 +37,7 @@ from tasks.chunk.tokenize import (
     group_into_windows,
     read_blocks,
     token_files,
-    tokenize_documents,
+    tokenize_part,
 )
 from tasks.common.numeric import seed64
 from tasks.common.work import Executor
@@ -89,7 +91,7 @@ def chunk_documents(
     tokenizer = open_tokenizer(vocab, config.objective)
     layout = row_format(tokenizer, config)
     scratch = workspace.within(TABLE)
-    report = tokenize_documents(documents, tokenizer, scratch, executor)
+    report = map_parts(scratch, documents, functools.partial(tokenize_part, tokenizer=tokenizer), executor)
     files = token_files([scratch.file(record.name) for record in scratch.records()], documents.files("documents"))
     writer = SequenceWriter(workspace, workspace.scratch(ROWS), config.row_length, config.part_bytes, layout)
     packed_sources: dict[str, SourceCounts] = {}

@@ -6,7 +6,6 @@ encode, so parts are tokenized in threads. Blocks of one source are read in the 
 Shapes: N tokens of a block (each document's tokens and its end-of-text token), D documents in it.
 """
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from model.errors import Bug
-from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables.columns import count_documents
 from tasks.artifacts.tables.files import read_table
-from tasks.artifacts.tables.map_parts import PartResult, map_parts
-from tasks.artifacts.workspace import Workspace
+from tasks.artifacts.tables.map_parts import PartResult
 from tasks.common.groups import begins_of
-from tasks.common.work import Executor
 from tasks.tokenizer.base import Tokenizer, gather, text_by_text, token_dtype
 
 TABLE = "tokens"
@@ -32,20 +27,13 @@ WINDOW_TOKENS = 1 << 25
 would not lower the padding: what a window cannot fill is a few rows of its 130,000 (257 tokens each)."""
 
 
-def tokenize_documents(
-    documents: Artifact, tokenizer: Tokenizer, workspace: Workspace, executor: Executor
-) -> StageReport:
-    """Write one file of tokens per part into `workspace`, a scratch one; the report counts documents, bytes, segments.
+def tokenize_part(documents: pa.Table, index: int, tokenizer: Tokenizer) -> PartResult:
+    """Return the tokens of one part's documents in their order, and count documents, bytes and segments. Segments of
+    one document are consecutive and count as one.
 
     Columns: source, doc_id, piece, text_bytes i64, tokens large_list<u16 or u32> with the end-of-text token; where the
     tokens alone do not give them, also token_bytes large_list<u32>: the bytes of text that each token covers.
     """
-    return map_parts(workspace, documents, functools.partial(tokenize_part, tokenizer=tokenizer), executor)
-
-
-def tokenize_part(documents: pa.Table, index: int, tokenizer: Tokenizer) -> PartResult:
-    """Return the tokens of one part's documents in their order. Segments of one document are consecutive and count
-    as one."""
     del index
     texts = documents.column("text")
     columns = {

@@ -72,7 +72,7 @@ def read_user_resources(config: CleanConfig) -> "tuple[UserResources | None, dic
     from tasks.clean.filters.blocklist import read_deny_list
     from tasks.clean.filters.classifier import read_labelled_texts, read_model_file
     from tasks.clean.filters.word_lists import read_word_list
-    from tasks.execution.plugins import is_extension, load_extension
+    from tasks.execution.plugins import load_extension
 
     deny = read_deny_list(config.deny)
     word_lists = {words.name: read_word_list(words) for words in config.word_lists}
@@ -83,7 +83,7 @@ def read_user_resources(config: CleanConfig) -> "tuple[UserResources | None, dic
     if extensions is not None:
         named = (*(config.edits or ()), *(config.rules or ()), *extensions.edits, *extensions.rules)
         folder = Path(extensions.path)
-        own = dict.fromkeys(name for name in named if is_extension(name))
+        own = dict.fromkeys(name for name in named if ":" in name)
         loaded = {name: load_extension(name, folder, "clean.extensions") for name in own}
     digests = {f"function {name}": extension.fingerprint for name, extension in loaded.items()}
     digests |= {f"words {name}": words.digest() for name, words in word_lists.items()}

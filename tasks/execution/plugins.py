@@ -45,11 +45,6 @@ class Extension:
         return _load_again, (self.name, self.folder, self.fingerprint)
 
 
-def is_extension(name: str) -> bool:
-    """Return whether a name in a recipe means a function of the user."""
-    return ":" in name
-
-
 def load_extension(name: str, folder: Path, where: str) -> Extension:
     """Return the function `module:function` with the module in `folder`; `where` is the recipe's key, for errors.
 

@@ -49,10 +49,10 @@ def plan_from_sizes(
     config: SampleConfig, sizes: Mapping[str, int], files: Mapping[str, int]
 ) -> dict[str, PlannedSource]:
     """Return the plan from UTF-8 bytes of text and numbers of files by source; those with `tokens` may be absent."""
-    available = {
-        source.name: max(1, source.tokens or round(sizes.get(source.name, 0) * _tokens_per_byte(config, source)))
-        for source in config.sources
-    }
+    available: dict[str, int] = {}
+    for source in config.sources:
+        tokens_per_byte = config.tokens_per_byte.get(source.name, 1 / config.bytes_per_token)
+        available[source.name] = max(1, source.tokens or round(sizes.get(source.name, 0) * tokens_per_byte))
     weights = _weights(config, available)
     limits = {name: int(config.max_epochs * tokens) for name, tokens in available.items()}
     targets = apportion(config.budget_tokens, weights, limits)
@@ -74,10 +74,6 @@ def plan_from_sizes(
             slack=rate * available[name] / targets[name] if targets[name] else 0.0,
         )
     return plans
-
-
-def _tokens_per_byte(config: SampleConfig, source: Source) -> float:
-    return config.tokens_per_byte.get(source.name, 1 / config.bytes_per_token)
 
 
 def _weights(config: SampleConfig, available: Mapping[str, int]) -> dict[str, float]:

@@ -215,18 +215,22 @@ def list_remote(source: str, pattern: str) -> tuple[str, list[tuple[str, RemoteF
         raise InputError(
             f"sample: source `{source}` asks for {pattern}, and it does not exist. Correct the address in the recipe."
         ) from error
-    files = [
-        (_relative(name, root), RemoteFile(_uri_of(pattern, name), _mark(info)), _size(info))
-        for name, info in sorted(found.items())
-        if info.get("type", "file") == "file"
-    ]
-    visible = [entry for entry in files if kind != "folder" or not _is_hidden(entry[0])]
+    scheme = pattern.partition("://")[0]
+    visible: list[tuple[str, RemoteFile, int]] = []
+    for name, info in sorted(found.items()):
+        relative = name.rstrip("/")
+        relative = relative.removeprefix(root).lstrip("/") if relative.startswith(root) else relative
+        is_hidden = kind == "folder" and any(part.startswith(".") for part in relative.split("/"))
+        if info.get("type", "file") == "file" and not is_hidden:
+            uri = name if "://" in name else f"{scheme}://{name}"
+            size = info.get("size")
+            visible.append((relative, RemoteFile(uri, _mark(info)), -1 if size is None else int(size)))
     if not visible:
         raise InputError(
             f"sample: source `{source}` asks for {pattern}, and no file matches. Correct the address in the"
             f" recipe; folders end in `/`, patterns may contain `*`, `?`, `[...]` and `**`."
         )
-    return f"{pattern.partition('://')[0]}://{root}", visible, kind
+    return f"{scheme}://{root}", visible, kind
 
 
 def _match(filesystem: Any, path: str, pattern: str) -> tuple[dict[str, Any], str, str]:
@@ -294,24 +298,6 @@ def _fixed_part(path: str) -> str:
     return "/".join(parts[:magic])
 
 
-def _relative(name: str, root: str) -> str:
-    name = name.rstrip("/")
-    return name.removeprefix(root).lstrip("/") if name.startswith(root) else name
-
-
-def _uri_of(pattern: str, name: str) -> str:
-    return name if "://" in name else f"{pattern.partition('://')[0]}://{name}"
-
-
-def _size(info: dict[str, Any]) -> int:
-    size = info.get("size")
-    return -1 if size is None else int(size)
-
-
 def _mark(info: dict[str, Any]) -> str | None:
     found = [f"{key}={info[key]}" for key in _MARKS if info.get(key) is not None]
     return " ".join([*found, f"size={info.get('size')}"]) if found else None
-
-
-def _is_hidden(relative: str) -> bool:
-    return any(part.startswith(".") for part in relative.split("/"))

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 
 import numpy as np
+import tokenizers
 
 from model.errors import InputError
 from tasks.tokenizer.base import is_json, json_model_type
@@ -26,7 +27,7 @@ from tasks.vocab.candidates import CandidateVocabulary, ScriptText, count_emitte
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.scripts import Script
 from tasks.vocab.unigram import extend_unigram
-from tasks.vocab.wordpiece import extend_wordpiece, load_normaliser, unreachable_wordpieces
+from tasks.vocab.wordpiece import extend_wordpiece, unreachable_wordpieces
 
 ROUNDS = 2
 """How often tokens that turn out unused are replaced by others; a third round changes the number of tokens by 0.1%."""
@@ -54,7 +55,8 @@ def vocabulary_size(model: bytes) -> int:
 
 def make_normaliser(model: bytes) -> Callable[[str], str]:
     """Return the function that normalises a text before it is split; the identity for all kinds but WordPiece."""
-    return load_normaliser(model) if is_wordpiece(model) else str
+    normaliser = tokenizers.Tokenizer.from_buffer(model).normalizer if is_wordpiece(model) else None
+    return str if normaliser is None else normaliser.normalize_str
 
 
 def truncate_vocabulary(model: bytes, count: int) -> bytes:

@@ -10,7 +10,7 @@ that Chinese words are no candidates; its lowercase vocabularies strip accents, 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import tokenizers
 
@@ -71,22 +71,12 @@ def extend_wordpiece(base: bytes, candidates: Iterable[str], script: Script, lim
         for piece in missing[: limit - len(extension.added)]:
             vocabulary[piece] = next_id
             next_id += 1
-            extension.added.append(to_candidate(piece))
-            if extension.added[-1] != candidate:
-                extension.intermediates.append(extension.added[-1])
+            added = piece.removeprefix(INSIDE) if piece.startswith(INSIDE) else BLANK + piece
+            extension.added.append(added)
+            if added != candidate:
+                extension.intermediates.append(added)
     extension.model = to_json_bytes(parsed)
     return extension
-
-
-def to_candidate(piece: str) -> str:
-    """Return a token in the notation of candidates: with U+2581 where it begins a word."""
-    return piece.removeprefix(INSIDE) if piece.startswith(INSIDE) else BLANK + piece
-
-
-def load_normaliser(model: bytes) -> Callable[[str], str]:
-    """Return the vocabulary's normaliser as a function of a text."""
-    normaliser = tokenizers.Tokenizer.from_buffer(model).normalizer
-    return normaliser.normalize_str if normaliser is not None else str
 
 
 def unreachable_wordpieces(model: bytes) -> list[str]:

@@ -81,12 +81,6 @@ class StoredRun(TypedDict):
     recipe: dict[str, object] | None
 
 
-class StoredNight(TypedDict):
-    """What counts here of the record of a nightly run."""
-
-    run_id: str
-
-
 class StoredPromotion(TypedDict):
     """What counts here of a promotion."""
 
@@ -221,7 +215,8 @@ def _place(root: Path, store: ObjectStore, key: str, value: Any) -> None:
     elif kind in (ALIASES, FORGOTTEN):
         write_sealed(root / key, value)
     elif kind == NIGHTS:
-        _place_night(root, key, value)
+        if not _is_of_this_machine(root / RUNS / value["run_id"]):
+            write_sealed(root / key, value)
     elif kind == PROMOTIONS:
         _place_promotion(root, store, key, value)
     else:
@@ -262,11 +257,6 @@ def replace_run(root: Path, store: ObjectStore, run_id: str) -> None:
     """Replace the record of a run by the store's, also where this machine made the run."""
     write_atomically(root / RUNS / run_id / FROM_STORE, b"")
     _place_run(root, store, f"{RUNS}/{run_id}.json", store.read(f"{RUNS}/{run_id}.json"))
-
-
-def _place_night(root: Path, key: str, night: StoredNight) -> None:
-    if not _is_of_this_machine(root / RUNS / night["run_id"]):
-        write_sealed(root / key, night)
 
 
 def _place_promotion(root: Path, store: ObjectStore, key: str, promotion: StoredPromotion) -> None:

@@ -195,7 +195,8 @@ def _add(scores: Scores, responses: TaskResponses, task: Task, scorer_note: str,
     shared = [scorer_note, *responses.notes] if scorer_note else responses.notes
     for subset in SUBSETS:
         part = responses.part(subset)
-        warnings = [_describe_few_clean(part)] if subset == "clean" else []
+        is_few = subset == "clean" and len(part) < FEW_CLEAN
+        warnings = [f"fewer than {FEW_CLEAN} clean items"] if is_few else []
         warnings += [_describe_gap(gap)] if subset != "all" else []
         for found in task.metrics(part):
             extra = warnings if found.metric == task.metric else []
@@ -210,10 +211,6 @@ def _add(scores: Scores, responses: TaskResponses, task: Task, scorer_note: str,
                     note="; ".join(filter(None, [found.note, *shared, *extra])),
                 )
             )
-
-
-def _describe_few_clean(part: Sequence[Response]) -> str:
-    return f"fewer than {FEW_CLEAN} clean items" if len(part) < FEW_CLEAN else ""
 
 
 def _describe_gap(gap: ContaminationGap | None) -> str:

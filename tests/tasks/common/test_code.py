@@ -334,7 +334,7 @@ REMAINING = {
     "tasks.common.work": {"Executor", "Work"},
     "tasks.execution.executor": {"Processes", "make_executor"},
     "tasks.execution.machines": {"Machines"},
-    "tasks.execution.plugins": {"is_extension", "load_extension"},
+    "tasks.execution.plugins": {"load_extension"},
     "tasks.sample.limits": {"RejectLimits"},
     "tasks.train.launcher": {"TERMINAL_EVENTS", "MessageFormatter", "OnLog", "run_trainer"},
     "tasks.train.limits": {"RollbackLimits"},
