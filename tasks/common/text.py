@@ -1,4 +1,4 @@
-"""Facts about text that several stages need: unsegmented scripts, and credentials inside of addresses.
+"""What several stages need for text: unsegmented scripts, replaced places, and credentials inside of addresses.
 
 In scripts without whitespace between words one character counts as one word: word counts, shingles and n-grams would
 otherwise take a Chinese page for one giant word.
@@ -9,7 +9,7 @@ masked in the errors of stores and servers."""
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 UNSPACED_RANGES: tuple[tuple[int, int], ...] = (
@@ -36,6 +36,18 @@ def is_unspaced(codepoint: int) -> bool:
     """Return whether a letter, digit or mark at this code point is a word of its own."""
     before = bisect_right(_FIRSTS, codepoint)
     return before > 0 and codepoint <= UNSPACED_RANGES[before - 1][1]
+
+
+def replace_places(text: str, places: Iterable[tuple[int, int, str]]) -> str:
+    """Return the text with another one in some places: (begin, end, what is put there) each, in order. Empty places are
+    left out, and those that begin before the end of the place before."""
+    pieces: list[str] = []
+    done = 0
+    for begin, end, other in places:
+        if done <= begin < end:
+            pieces += (text[done:begin], other)
+            done = end
+    return "".join((*pieces, text[done:])) if done else text
 
 
 MASK = "***"

@@ -25,7 +25,7 @@ import pyarrow as pa
 from tasks.artifacts.results import InjectedLeaks
 from tasks.artifacts.tables.columns import text_buffers
 from tasks.common.numeric import seed64, wilson_interval
-from tasks.common.text import is_unspaced
+from tasks.common.text import is_unspaced, replace_places
 from tasks.common.utf8 import GOLDEN
 from tasks.decontaminate.align import HALF_WORDS
 from tasks.decontaminate.benchmarks import CONTEXT, Item
@@ -381,8 +381,5 @@ def near_miss(text: str, host: str, generator: np.random.Generator) -> str | Non
     others = sorted({word.casefold() for word in _WORD.findall(host)} - {word[0].casefold() for word in words})
     if len(words) < 2 or not others:
         return None
-    position, pieces = 0, []
-    for word in words[1::2]:
-        pieces += [text[position : word.start()], f" {others[int(generator.integers(len(others)))]} "]
-        position = word.end()
-    return "".join([*pieces, text[position:]])
+    drawn = (f" {others[int(generator.integers(len(others)))]} " for _ in words[1::2])
+    return replace_places(text, ((*word.span(), other) for word, other in zip(words[1::2], drawn, strict=True)))

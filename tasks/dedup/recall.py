@@ -22,6 +22,7 @@ from tasks.artifacts.tables.map_parts import unit_name
 from tasks.artifacts.workspace import Workspace
 from tasks.common.groups import begins_group, first_of_group
 from tasks.common.numeric import seed64, wilson_interval
+from tasks.common.text import replace_places
 from tasks.common.utf8 import GOLDEN
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
@@ -90,14 +91,12 @@ def near_copy(text: str, target: float, width: int, generator: np.random.Generat
 
 
 def _edited(text: str, spans: list[tuple[int, int]], touched: list[int], kinds: I64, others: I64) -> str:
-    pieces: list[str] = []
-    position = 0
+    places: list[tuple[int, int, str]] = []
     for index in touched:
         start, end = spans[index]
         other = text[slice(*spans[int(others[index])])]
-        pieces += [text[position:start], (other, "", f"{text[start:end]} {other}")[int(kinds[index])]]
-        position = end
-    return "".join([*pieces, text[position:]])
+        places.append((start, end, (other, "", f"{text[start:end]} {other}")[int(kinds[index])]))
+    return replace_places(text, places)
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:

@@ -37,6 +37,7 @@ from stdnum.za import idnr as african_idnr
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.pii import is_isolated
 from tasks.clean.kernels.candidates import accounts_in, numbers_in
+from tasks.common.text import replace_places
 
 _LEAST_DIGITS = 8
 _GROUP = re.compile(r"[0-9]+")
@@ -138,14 +139,7 @@ _ANY = re.compile(
 
 def mask_national_ids(text: str, _context: DocumentContext) -> str:
     """Replace national identity, tax and insurance numbers of persons by `<national_id>`."""
-    pieces: list[str] = []
-    done = 0
-    for start in _beginnings(text):
-        end = _end_of_id(text, start) if start >= done else 0
-        if end:
-            pieces += (text[done:start], "<national_id>")
-            done = end
-    return "".join((*pieces, text[done:])) if done else text
+    return replace_places(text, ((begin, _end_of_id(text, begin), "<national_id>") for begin in _beginnings(text)))
 
 
 def _beginnings(text: str) -> list[int]:

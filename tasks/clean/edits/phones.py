@@ -16,6 +16,7 @@ from phonenumbers import NumberParseException, PhoneNumber, PhoneNumberFormat, P
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.pii import is_isolated
 from tasks.clean.kernels.candidates import numbers_in
+from tasks.common.text import replace_places
 
 _CLOSED = re.compile(r"[(（]\+?[0-9 -]{1,7}[)）]")
 _GROUP = re.compile(r"[0-9]+")
@@ -99,14 +100,10 @@ _HEXADECIMAL = re.compile(r"(?<![^\W_])(?:[0-9][a-f]|[a-f][0-9])(?![^\W_])", re.
 
 def mask_phones(text: str, context: DocumentContext) -> str:
     """Replace phone numbers by `<phone>`; see the head of this file for what counts as one."""
-    pieces: list[str] = []
-    done = 0
     regions = _regions(context)
-    for begin, end in numbers_in(text, _LEAST_DIGITS):
-        for start, stop in _phones_in(text, begin, end, regions):
-            pieces += (text[done:start], "<phone>")
-            done = stop
-    return "".join((*pieces, text[done:])) if done else text
+    runs = numbers_in(text, _LEAST_DIGITS)
+    phones = (place for begin, end in runs for place in _phones_in(text, begin, end, regions))
+    return replace_places(text, ((begin, end, "<phone>") for begin, end in phones))
 
 
 def _regions(context: DocumentContext) -> tuple[str, ...]:

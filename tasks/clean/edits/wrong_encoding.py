@@ -19,6 +19,7 @@ import numpy.typing as npt
 from model.kernels import kernel
 from tasks.clean.kernels.characters import character_flags, flags_of, suggests_mojibake
 from tasks.common.legacy_encodings import COMMON_MARKS, Reading, letter_costs, readings, western_cost, western_models
+from tasks.common.text import replace_places
 from tasks.common.utf8 import decode
 
 U8 = npt.NDArray[np.uint8]
@@ -58,7 +59,7 @@ def undo_wrong_encoding(text: str) -> str:
     valid = sum(segment.valid_utf8 for segment in segments)
     if valid < UTF8_SHARE * sum(segment.high for segment in segments):
         return _undo_once(text, segments, suspected)
-    once = _replace(text, [(segment, "utf-8") for segment in segments if segment.valid_utf8 == segment.high])
+    once = _decoded(text, [segment for segment in segments if segment.valid_utf8 == segment.high], "utf-8")
     suspected = suspect(np.frombuffer(bytearray(once.encode()), np.uint8))
     if suspected is None:
         return text
@@ -77,16 +78,11 @@ def _undo_once(text: str, segments: "list[_Segment]", suspected: "Suspected") ->
     share = 1.0 if reading.is_latin else high[is_sure].sum() / high[evidence].sum()
     least_gain = next((gain for least, gain in FOLLOWING_SHARES if share >= least), math.inf)
     changed = is_sure | (gains > least_gain)
-    return _replace(text, [(segments[index], reading.codec) for index in np.flatnonzero(changed).tolist()])
+    return _decoded(text, [segments[index] for index in np.flatnonzero(changed).tolist()], reading.codec)
 
 
-def _replace(text: str, decoded: "list[tuple[_Segment, str]]") -> str:
-    """Return the text with each of some stretches, in order, decoded from its bytes with an encoding."""
-    pieces, position = [], 0
-    for segment, encoding in decoded:
-        pieces += [text[position : segment.begin], segment.data.tobytes().decode(encoding)]
-        position = segment.end
-    return "".join([*pieces, text[position:]])
+def _decoded(text: str, segments: "list[_Segment]", codec: str) -> str:
+    return replace_places(text, ((one.begin, one.end, one.data.tobytes().decode(codec)) for one in segments))
 
 
 def _best_reading(segments: "list[_Segment]", suspected: "Suspected") -> "Reading | None":
