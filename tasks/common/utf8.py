@@ -44,6 +44,16 @@ def byte_set(characters: str) -> np.ndarray:
     return np.isin(np.arange(256), list(characters.encode("ascii")))
 
 
+@inlined_kernel
+def has_bytes(data, position, end, wanted, begin, size):
+    """Return whether the bytes wanted[begin:begin + size] are at `position` of data[:end]."""
+    offset = 0
+    if position + size <= end:
+        while offset < size and data[position + offset] == wanted[begin + offset]:
+            offset += 1
+    return offset == size
+
+
 @kernel
 def has_word(data, begin, position, end, word):
     """Return whether a word of ASCII (lower case, uint8) is at `position` of data[begin:end], in any case."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from model.errors import InputError
 from model.kernels import kernel
+from tasks.common.utf8 import has_bytes
 
 MAGIC, FORMAT = 793_712_314, 12
 SUPERVISED = 3
@@ -211,12 +212,9 @@ def _look_up(raw, begin, end, state, data, begins, ends, slots):
     slot = state & mask
     while slots[slot] >= 0:
         word = slots[slot]
-        if ends[word] - begins[word] == end - begin:
-            offset = 0
-            while offset < end - begin and data[begins[word] + offset] == raw[begin + offset]:
-                offset += 1
-            if offset == end - begin:
-                return word
+        is_as_long = ends[word] - begins[word] == end - begin
+        if is_as_long and has_bytes(raw, begin, end, data, begins[word], end - begin):
+            return word
         slot = (slot + 1) & mask
     return -1
 
@@ -232,7 +230,7 @@ def _find_rows(raw, data, begins, ends, slots, words, shortest, longest, word_ng
         begin = place
         while place < size and not _is_space(raw[place]):
             place += 1
-        if place == begin or _is_label(raw, begin, place):
+        if place == begin or has_bytes(raw, begin, place, _LABEL, 0, len(_LABEL)):
             continue
         state = _hash(raw, begin, place)
         word = _look_up(raw, begin, place, state, data, begins, ends, slots)
@@ -293,13 +291,3 @@ def _bracketed(raw, begin, size, place):
 @kernel
 def _is_space(byte):
     return byte == ord(" ") or ord("\t") <= byte <= ord("\r") or byte == 0
-
-
-@kernel
-def _is_label(raw, begin, end):
-    if end - begin < len(_LABEL):
-        return False
-    offset = 0
-    while offset < len(_LABEL) and raw[begin + offset] == _LABEL[offset]:
-        offset += 1
-    return offset == len(_LABEL)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from model.kernels import kernel
-from tasks.common.utf8 import byte_set
+from tasks.common.utf8 import byte_set, has_bytes
 
 LONGEST_GAP = 3
 """Separators that may follow one another between the digits of one number."""
@@ -321,12 +321,7 @@ def ends_key(data, begin, position, end):
         and data[position + 1] == ord("I")
     ):
         return data[position + 2] == ord("A")
-    if position + len(_KEY_ARMOUR) > end:
-        return False
-    offset = 0
-    while offset < len(_KEY_ARMOUR) and data[position + offset] == _KEY_ARMOUR[offset]:
-        offset += 1
-    return offset == len(_KEY_ARMOUR)
+    return has_bytes(data, position, end, _KEY_ARMOUR, 0, len(_KEY_ARMOUR))
 
 
 @kernel

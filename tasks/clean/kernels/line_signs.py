@@ -6,7 +6,7 @@ Kernels of `structure.scan_structure`.
 import numpy as np
 
 from model.kernels import kernel
-from tasks.common.utf8 import byte_set
+from tasks.common.utf8 import byte_set, has_bytes
 
 MAX_TAG_BYTES = 300
 MAX_SPEAKER_BYTES = 24
@@ -215,12 +215,7 @@ def begins_statement(data, position, end):
     """Return whether a line begins as statements and comments of programming languages do."""
     for word in range(len(_STATEMENT_BOUNDS) - 1):
         begin, size = _STATEMENT_BOUNDS[word], _STATEMENT_BOUNDS[word + 1] - _STATEMENT_BOUNDS[word]
-        if position + size > end:
-            continue
-        offset = 0
-        while offset < size and data[position + offset] == _STATEMENTS[begin + offset]:
-            offset += 1
-        if offset == size:
+        if has_bytes(data, position, end, _STATEMENTS, begin, size):
             return True
     return False
 

@@ -38,7 +38,7 @@ from tasks.clean.kernels.emoticons import (
     match_emoticons,
     slot_of,
 )
-from tasks.common.utf8 import decode, has_word
+from tasks.common.utf8 import decode, has_bytes, has_word
 
 (
     NON_ASCII, MOJIBAKE, AMPERSAND, COMPOSITION, INVISIBLE_CHARACTER, MARKUP, EMOJI, EMOTICON, SHORTCODE, STICKER, AT,
@@ -153,11 +153,8 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
             digits = 0
         if byte < 0x80:
             if byte == ord("\n"):
-                if (
-                    line_has_text
-                    and position - line == size_before
-                    and _are_equal(data, line, line_before, size_before)
-                ):
+                is_as_long = line_has_text and position - line == size_before
+                if is_as_long and has_bytes(data, line, position, data, line_before, size_before):
                     features |= np.uint32(REPEATED_LINE)
                 line_before, size_before = line, position - line
                 line = following
@@ -281,7 +278,8 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
                     features |= np.uint32(UNSEGMENTED_SCRIPT)
                 if skipped & SKIPPABLE_TEXT:
                     line_has_text = has_text = True
-    if line_has_text and end - line == size_before and _are_equal(data, line, line_before, size_before):
+    is_as_long = line_has_text and end - line == size_before
+    if is_as_long and has_bytes(data, line, end, data, line_before, size_before):
         features |= np.uint32(REPEATED_LINE)
     if not has_text:
         features |= np.uint32(BLANK_TEXT)
@@ -305,7 +303,8 @@ def _scan_lines(data, begins, ends, table, found):
                 position += 1
             if line_has_text:
                 features &= ~np.uint32(BLANK_TEXT)
-                if position - line == size_before and _are_equal(data, line, line_before, size_before):
+                is_as_long = position - line == size_before
+                if is_as_long and has_bytes(data, line, position, data, line_before, size_before):
                     features |= np.uint32(REPEATED_LINE)
             line_before, size_before = line, position - line
             line = position + 1
@@ -315,11 +314,3 @@ def _scan_lines(data, begins, ends, table, found):
 @kernel
 def _is_hexadecimal(codepoint):
     return ord("0") <= codepoint <= ord("9") or ord("a") <= codepoint <= ord("f") or ord("A") <= codepoint <= ord("F")
-
-
-@kernel
-def _are_equal(data, first, second, size):
-    offset = 0
-    while offset < size and data[first + offset] == data[second + offset]:
-        offset += 1
-    return offset == size
