@@ -17,11 +17,10 @@ from flows.inspection.preview_rows import (
     ledger_rows,
     model_inputs,
     rules_of,
-    texts_of,
 )
 from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, REMOVED, SAME, Segments, inline_difference, shared_passages
 from flows.runs.lineage import need_stage
-from flows.runs.run_documents import rows_at, segments_of, text_kinds
+from flows.runs.run_documents import NamedDocument, documents_of, named, rows_at, segments_of, text_kinds
 from model.data.row_format import RowFormat
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
@@ -42,12 +41,9 @@ class ShownItem(TypedDict):
     match_text: str
 
 
-class DocumentView(Passage):
+class DocumentView(Passage, NamedDocument):
     """A document before and after a stage; of a row of LEDGER also its numbers."""
 
-    doc_id: str
-    source: str
-    path: str
     record: int
     action: NotRequired[str]
     rule: NotRequired[str]
@@ -116,8 +112,8 @@ def _sample(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
 def _clean(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
     sample, clean = need_stage(artifacts, "sample"), need_stage(artifacts, "clean")
     rows = _chosen(sample, clean, SHOWN["clean"], selection)
-    before = texts_of(sample, [row["doc_id"] for row in rows])
-    after = texts_of(clean, [row["doc_id"] for row in rows])
+    before = documents_of(sample, [row["doc_id"] for row in rows])
+    after = documents_of(clean, [row["doc_id"] for row in rows])
     kinds = text_kinds(clean, list(before.values()))
     views: list[DocumentView] = []
     for row in rows:
@@ -145,7 +141,7 @@ def _dedup(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
     clean, dedup = need_stage(artifacts, "clean"), need_stage(artifacts, "dedup")
     rows = _chosen(clean, dedup, SHOWN["dedup"], selection)
     pairs = [(row, bytes.fromhex(named.survivor)) for row in rows if (named := Survivor.of(row["evidence"]))]
-    texts = texts_of(clean, [one for row, survivor in pairs for one in (row["doc_id"], survivor)])
+    texts = documents_of(clean, [one for row, survivor in pairs for one in (row["doc_id"], survivor)])
     views: list[DocumentView] = []
     for row, survivor in pairs:
         removed, kept = texts[row["doc_id"]], texts.get(survivor)
@@ -162,7 +158,7 @@ def _dedup(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
 def _decontaminate(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
     dedup, decontaminate = need_stage(artifacts, "dedup"), need_stage(artifacts, "decontaminate")
     rows = _chosen(dedup, decontaminate, SHOWN["decontaminate"], selection)
-    texts = texts_of(dedup, [row["doc_id"] for row in rows])
+    texts = documents_of(dedup, [row["doc_id"] for row in rows])
     all_items = rows_of(decontaminate.table("items"), ItemRow)
     items = {(item["benchmark"], item["item_id"]): item for item in all_items}
     views: list[DocumentView] = []
@@ -312,7 +308,7 @@ def _chosen(parent: Artifact, artifact: Artifact, actions: tuple[str, ...], sele
 def _documents_of(artifact: Artifact, selection: Selection) -> list[DocumentRow]:
     rows = documents(artifact, ["doc_id", "source"])
     chosen = selection.choose(_of_source(rows, selection, itemgetter("source")), itemgetter("doc_id"))
-    texts = texts_of(artifact, [row["doc_id"] for row in chosen])
+    texts = documents_of(artifact, [row["doc_id"] for row in chosen])
     return [texts[row["doc_id"]] for row in chosen]
 
 
@@ -325,9 +321,7 @@ def _of_source(rows: Iterable[Row], selection: Selection, source: Callable[[Row]
 
 def _view(document: DocumentRow, title: str, segments: Segments, row: LedgerRow | None = None) -> DocumentView:
     view: DocumentView = {
-        "doc_id": document["doc_id"].hex(),
-        "source": document["source"],
-        "path": document["origin"]["path"],
+        **named(document),
         "record": document["origin"]["record"],
         "title": title,
         "segments": [segment for segment in segments if segment[1]],

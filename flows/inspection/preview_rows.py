@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.metrics.text_diff import ADDED, REMOVED, SAME, SHARED, Segments
-from flows.runs.run_documents import parts_of, recognised, rows_at, settings_of
+from flows.runs.run_documents import parts_of, recognised, settings_of
 from model.config.train import TrainConfig
 from model.data.row_format import NO_LOSS, RowFormat
 from tasks.artifacts.artifact import Artifact, manifest_of
@@ -66,14 +66,6 @@ def ledger_rows(artifact: Artifact, actions: tuple[str, ...], rule: str | None) 
 def rules_of(row: LedgerRow) -> list[str]:
     """Return the rule of a ledger row, or its edits, which are merged into one row."""
     return row["rule"].split("+")
-
-
-def texts_of(artifact: Artifact, wanted: Iterable[bytes]) -> dict[bytes, DocumentRow]:
-    """Return the row of each document, that of the first segment of a cut one."""
-    found: dict[bytes, DocumentRow] = {}
-    for row in rows_at(artifact, DocumentRow, set(wanted)):
-        found.setdefault(row["doc_id"], row)
-    return found
 
 
 def isolate_edit(clean: Artifact, document: DocumentRow, cleaned: str, edit: str) -> tuple[str, str] | None:

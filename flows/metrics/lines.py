@@ -7,6 +7,7 @@ from typing import Any, NotRequired, TypedDict
 
 from flows.runs.guards import Gate
 from flows.runs.lineage import NetworkLine
+from flows.runs.run_documents import NamedDocument
 from tasks.artifacts import results
 from tasks.artifacts.tables.rows import GapRow, ScoreRow
 
@@ -97,14 +98,6 @@ class BaseModelLine(results.BaseModel):
 
     folder: str | None
     trainable: str
-
-
-class NamedDocument(TypedDict):
-    """A document for people to find."""
-
-    doc_id: str
-    source: str
-    path: str
 
 
 class SkippedDocuments(TypedDict):

@@ -24,7 +24,6 @@ from flows.metrics.lines import (
     FunnelLine,
     LeakSearch,
     Metrics,
-    NamedDocument,
     RuleLine,
     Sampling,
     SkippedDocuments,
@@ -425,10 +424,7 @@ def skipped_steps(artifacts: dict[str, Artifact]) -> list[SkippedLine]:
 
 def _documents(artifacts: dict[str, Artifact], begin: int, end: int) -> SkippedDocuments:
     found = documents_at(artifacts, begin, end) if end > begin else []
-    shown: list[NamedDocument] = [
-        {"doc_id": doc_id, "source": source, "path": path} for doc_id, source, path in found[:MAX_DOCUMENTS]
-    ]
-    return {"positions": [begin, end], "documents": len(found), "some": shown}
+    return {"positions": [begin, end], "documents": len(found), "some": found[:MAX_DOCUMENTS]}
 
 
 STARTS = {

@@ -14,11 +14,11 @@ from rich.markup import escape
 from flows.metrics.lines import ComparedTokenizer
 from flows.reports.document import Table
 from flows.runs.document_history import DocumentHistory, KeptDocument, describe_event
-from flows.runs.run_documents import StepRead, rows_at
+from flows.runs.run_documents import StepRead, documents_of
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import DecontaminateResult
-from tasks.artifacts.tables.rows import DocumentRow, LeakRow, RejectRow, rows_of
+from tasks.artifacts.tables.rows import LeakRow, RejectRow, rows_of
 
 SHOWN_CHARS = 60
 """Characters of a document's text beside its name."""
@@ -157,8 +157,7 @@ def list_items(artifacts: dict[str, Artifact], benchmarks: list[str], states: li
         table = table.filter(pc.is_in(table.column(column), pa.array(wanted, pa.string())))
     ids: set[bytes] = set(table.column("doc_id").drop_null().to_pylist())
     columns = ["doc_id", "source", "origin"]
-    found = rows_at(artifacts["dedup"], DocumentRow, ids, columns) if "dedup" in artifacts else []
-    documents = {document["doc_id"]: document for document in found}
+    documents = documents_of(artifacts["dedup"], ids, columns) if "dedup" in artifacts else {}
     items: dict[tuple[str, str], BenchmarkItem] = {}
     for row in rows_of(table, LeakRow):
         benchmark, item_id = row["benchmark"], row["item_id"]

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from flows.runs.lineage import need_stage
 from flows.runs.record import recipe_of
-from flows.runs.run_documents import EXCERPT_CHARS, rows_at, text_kinds
+from flows.runs.run_documents import EXCERPT_CHARS, documents_of, rows_at, text_kinds
 from model.checkpoint.metrics import final_steps
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact, manifest_of
@@ -159,8 +159,8 @@ class _Tables:
         """Id -> row of the documents of this run that were kept in place of copies."""
         kept = (Survivor.of(row["evidence"]) for rows in self.rows("dedup", LedgerRow).values() for row in rows)
         ids = {bytes.fromhex(one.survivor) for one in kept if one is not None}
-        found = rows_at(need_stage(self.artifacts, "dedup"), DocumentRow, ids)
-        return {row["doc_id"].hex(): row for row in found}
+        found = documents_of(need_stage(self.artifacts, "dedup"), ids)
+        return {doc_id.hex(): row for doc_id, row in found.items()}
 
     @functools.cached_property
     def text_kinds(self) -> dict[bytes, str | None]:
@@ -235,7 +235,8 @@ def _kept_document(tables: _Tables, kept: Survivor) -> KeptDocument:
     else:
         found["earlier"] = kept.earlier
         if (folder := tables.artifacts["dedup"].path.parent / kept.earlier).exists():
-            row = next(iter(rows_at(Artifact.open(folder), DocumentRow, {bytes.fromhex(kept.survivor)})), None)
+            doc_id = bytes.fromhex(kept.survivor)
+            row = documents_of(Artifact.open(folder), [doc_id]).get(doc_id)
     if row is None:
         return found
     origin = row["origin"]

@@ -157,15 +157,26 @@ def rows_read(chunk: Artifact, steps: list[StepRow]) -> dict[int, list[int]]:
     return rows
 
 
-def documents_at(artifacts: dict[str, Artifact], begin: int, end: int) -> list[tuple[str, str, str]]:
-    """Return id, source and file of the documents in the rows at the positions [begin, end) of ORDER, each once, in
-    their order there."""
+class NamedDocument(TypedDict):
+    """A document for people to find."""
+
+    doc_id: str
+    source: str
+    path: str
+
+
+def named(row: DocumentRow) -> NamedDocument:
+    """Return how people find the document of a row."""
+    return {"doc_id": row["doc_id"].hex(), "source": row["source"], "path": row["origin"]["path"]}
+
+
+def documents_at(artifacts: dict[str, Artifact], begin: int, end: int) -> list[NamedDocument]:
+    """Return the documents in the rows at the positions [begin, end) of ORDER, each once, in their order there."""
     chunk = need_stage(artifacts, "chunk")
     rows = set(chunk.table("order").column("row").slice(begin, end - begin).to_pylist())
     ids = list(dict.fromkeys(segment["doc_id"] for segment in segments_of(chunk, rows)))
-    found = rows_at(need_stage(artifacts, "sample"), DocumentRow, ids, ["doc_id", "source", "origin"])
-    origins = {row["doc_id"]: (row["source"], row["origin"]["path"]) for row in found}
-    return [(doc_id.hex(), *origins[doc_id]) for doc_id in ids]
+    found = documents_of(need_stage(artifacts, "sample"), ids, ["doc_id", "source", "origin"])
+    return [named(found[doc_id]) for doc_id in ids]
 
 
 def segments_of(chunk: Artifact, rows: Collection[int]) -> list[SpanRow]:
@@ -206,6 +217,17 @@ def rows_at(
         values = pa.array(sorted(wanted), rows.schema.field(by).type)
         found += rows_of(rows.filter(pc.is_in(rows.column(by), value_set=values)), kind)
     return found
+
+
+def documents_of(
+    artifact: Artifact,
+    ids: Collection[bytes],
+    columns: list[str] | None = None,
+    *,
+    parts: Collection[int] | None = None,
+) -> dict[bytes, DocumentRow]:
+    """Return the row of each document by its id, as `rows_at` finds it; of a cut one that of its first piece."""
+    return {row["doc_id"]: row for row in reversed(rows_at(artifact, DocumentRow, ids, columns, parts=parts))}
 
 
 def parts_of(artifact: Artifact, table: str, columns: list[str] | None) -> Iterator[pa.Table]:

@@ -8,17 +8,15 @@ Excerpts are shown without personal data, because pages are shared.
 import heapq
 import re
 from collections import Counter
-from collections.abc import Collection
 from typing import Never, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.metrics.formatting import describe_evidence
-from flows.metrics.lines import NamedDocument
 from flows.runs.document_history import describe_event, histories_of, sample_parts
 from flows.runs.record import RUNNING, RunData, state_of
-from flows.runs.run_documents import rows_at
+from flows.runs.run_documents import NamedDocument, documents_of, named
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.rows import DocumentRow, LeakRow, LedgerRow, RejectRow, rows_of
@@ -77,8 +75,7 @@ def removals(artifacts: dict[str, Artifact]) -> Removals:
         chosen = _chosen_rows(artifacts[stage])
         ids = {row["doc_id"] for rows in chosen.values() for _, row in rows}
         parts = {part for rows in chosen.values() for part, _ in rows}
-        found_rows = rows_at(artifacts[parent], DocumentRow, ids, ["doc_id", "source", "origin", "text"], parts=parts)
-        documents = {row["doc_id"]: row for row in found_rows}
+        documents = documents_of(artifacts[parent], ids, ["doc_id", "source", "origin", "text"], parts=parts)
         for (action, rule), rows in sorted(chosen.items()):
             found[stage, action, rule] = [_removed_document(row, documents.get(row["doc_id"])) for _, row in rows]
     return found
@@ -115,16 +112,8 @@ def kept_documents(artifacts: dict[str, Artifact]) -> list[KeptExample]:
     ordered = sorted(found)
     firsts = {found[doc_id]["source"]: doc_id for doc_id in reversed(ordered)}
     chosen = list(dict.fromkeys([*sorted(firsts.values()), *ordered]))[:SHOWN_OPEN]
-    texts = texts_of(last, chosen)
-    return [
-        {
-            "doc_id": doc_id.hex(),
-            "source": found[doc_id]["source"],
-            "path": found[doc_id]["origin"]["path"],
-            "excerpt": clip(texts[doc_id][1], EXCERPT_CHARS),
-        }
-        for doc_id in chosen
-    ]
+    texts = documents_of(last, chosen, ["doc_id", "text"])
+    return [{**named(found[doc_id]), "excerpt": clip(texts[doc_id]["text"], EXCERPT_CHARS)} for doc_id in chosen]
 
 
 def _chosen_rows(artifact: Artifact) -> dict[tuple[str, str], list[tuple[int, LedgerRow]]]:
@@ -141,14 +130,6 @@ def _chosen_rows(artifact: Artifact) -> dict[tuple[str, str], list[tuple[int, Le
                     key: rows[key] for key in heapq.nsmallest(EXAMPLES_PER_RULE, rows)
                 }
     return {rule: [rows[key] for key in heapq.nsmallest(EXAMPLES_PER_RULE, rows)] for rule, rows in chosen.items()}
-
-
-def texts_of(
-    parent: Artifact, wanted: Collection[bytes], parts: Collection[int] | None = None
-) -> dict[bytes, tuple[str, str]]:
-    """Return, by doc_id, (source, text) of documents of `parent`, looked up in all of its parts or some."""
-    rows = rows_at(parent, DocumentRow, wanted, ["doc_id", "source", "text"], parts=parts)
-    return {row["doc_id"]: (row["source"], row["text"]) for row in rows}
 
 
 class LeakedPassage(TypedDict):
@@ -177,11 +158,11 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[LeakedPass
         if len(of_benchmark) < LEAKS_PER_BENCHMARK:
             of_benchmark.setdefault(row["item_id"], row)
     chosen = [(row, row["doc_id"] or b"") for of_items in by_benchmark.values() for row in of_items.values()]
-    texts = texts_of(artifacts["dedup"], {doc_id for _, doc_id in chosen})
+    documents = documents_of(artifacts["dedup"], {doc_id for _, doc_id in chosen}, ["doc_id", "source", "text"])
     found: dict[str, list[LeakedPassage]] = {}
     for row, doc_id in chosen:
-        source, text = texts.get(doc_id, ("", ""))
-        raw = text.encode()
+        document = documents.get(doc_id)
+        raw = document["text"].encode() if document else b""
         found.setdefault(row["benchmark"], []).append(
             {
                 "item_id": row["item_id"],
@@ -189,7 +170,7 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[LeakedPass
                 "matched": row["matched"],
                 "total": row["total"],
                 "doc_id": doc_id.hex(),
-                "source": source,
+                "source": document["source"] if document else "",
                 "before": raw[: row["start"]].decode(errors="ignore")[-CONTEXT_CHARS:],
                 "leak": clip(raw[row["start"] : row["end"]].decode(errors="ignore"), EXCERPT_CHARS),
                 "after": raw[row["end"] :].decode(errors="ignore")[:CONTEXT_CHARS],

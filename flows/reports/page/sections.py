@@ -13,13 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.metrics.lines import NamedDocument
 from flows.metrics.text_diff import SAME, WORD, Segments, inline_difference
 from flows.reports.charts.figure import thin
 from flows.reports.charts.training import KINDS
-from flows.reports.page.examples import SHOWN_OPEN, clip, is_too_large, masked, texts_of
+from flows.reports.page.examples import SHOWN_OPEN, clip, is_too_large, masked
 from flows.runs.document_history import sample_parts
-from flows.runs.run_documents import rows_at, rows_read
+from flows.runs.run_documents import NamedDocument, documents_of, named, rows_at, rows_read
 from model.checkpoint.metrics import final_rows, final_steps
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table
@@ -85,7 +84,7 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[DuplicatePair]:
     wanted = {row.doc_id for row in chosen} | {bytes.fromhex(row.survivor) for row in chosen}
     columns = ["doc_id", "source", "origin", "text"]
     parts = [part for part, _ in sample_parts(artifacts["clean"].files("documents"))]
-    texts = {row["doc_id"]: row for row in rows_at(artifacts["clean"], DocumentRow, wanted, columns, parts=parts)}
+    texts = documents_of(artifacts["clean"], wanted, columns, parts=parts)
     found: list[DuplicatePair] = []
     for row in chosen:
         mine, other = texts.get(row.doc_id), texts.get(bytes.fromhex(row.survivor))
@@ -95,8 +94,8 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[DuplicatePair]:
                     "documents": len(clusters[row.survivor]) + 1,
                     "rule": row.rule,
                     "jaccard": row.jaccard,
-                    "removed": _named(mine),
-                    "kept": _named(other),
+                    "removed": named(mine),
+                    "kept": named(other),
                     "parts": difference(mine["text"], other["text"]),
                 }
             )
@@ -127,16 +126,20 @@ def edited_documents(artifacts: dict[str, Artifact]) -> list[EditedDocument]:
             if edits and (edits[0] not in chosen or row["doc_id"] < chosen[edits[0]][0]):
                 chosen[edits[0]] = row["doc_id"], part, ", ".join(edits)
     rows = sorted(chosen.values(), key=lambda row: row[0])[:SHOWN_OPEN]
-    ids, parts = {doc_id for doc_id, _, _ in rows}, {part for _, part, _ in rows}
-    before, after = (texts_of(artifacts[stage], ids, parts) for stage in ("sample", "clean"))
+    ids, places = {doc_id for doc_id, _, _ in rows}, {part for _, part, _ in rows}
+    columns = ["doc_id", "source", "text"]
+    before, after = (documents_of(artifacts[stage], ids, columns, parts=places) for stage in ("sample", "clean"))
     found: list[EditedDocument] = []
     for doc_id, _, rule in rows:
-        (source, old), (_, new) = before.get(doc_id, ("", "")), after.get(doc_id, ("", ""))
-        old, new = (masked(text[:EDIT_CHARS]) for text in (old, new))
+        if doc_id not in before or doc_id not in after:
+            continue
+        old, new = (masked(documents[doc_id]["text"][:EDIT_CHARS]) for documents in (before, after))
         differs = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
         if differs is not None:
             start = old.rfind("\n", 0, max(0, differs - EDIT_CONTEXT)) + 1
-            found.append({"rule": rule, "source": source, "parts": difference(old[start:], new[start:])})
+            found.append(
+                {"rule": rule, "source": before[doc_id]["source"], "parts": difference(old[start:], new[start:])}
+            )
     return found
 
 
@@ -146,10 +149,6 @@ def _removals(ledger: pa.Table) -> Iterator[_Removal]:
         # A kept document of an earlier run is not among this run's documents.
         if kept is not None and kept.jaccard is not None and kept.earlier is None:
             yield _Removal(kept.jaccard, row["doc_id"], row["rule"], kept.survivor)
-
-
-def _named(row: DocumentRow) -> NamedDocument:
-    return {"doc_id": row["doc_id"].hex(), "source": row["source"], "path": row["origin"]["path"]}
 
 
 def difference(removed: str, kept: str) -> Segments:
