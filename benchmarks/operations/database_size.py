@@ -47,7 +47,7 @@ def sqlite_rows(path: Path, table: str) -> int:
 
 def main(root: Path, kept: Path) -> None:
     files = ServiceFiles(root.resolve())
-    database = files.database() or SQLITE
+    database = files.known.database or SQLITE
     if database == SQLITE:
         path = files.folder / "prefect" / "prefect.db"
         sizes = sqlite_sizes(path)

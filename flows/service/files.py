@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any
 
 from flows.service.database import CONNECTION_URL
 from flows.service.processes import Background
@@ -50,17 +50,23 @@ CLIENT_RETRIES = {
 """Retries of the worker and of runs when they call a long-running server."""
 
 
-class Known(TypedDict, total=False):
-    """What is recorded of the service: see `remember_address` and `remember_workplace`."""
+@dataclass(frozen=True)
+class Known:
+    """What is recorded of the service as it was started last: see `remember_address` and `remember_workplace`."""
 
-    host: str
-    port: int
-    database: str | None
-    password_file: str | None
-    tls: list[str] | None
-    addresses: list[str]
-    workplace: str
-    recipe: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    database: str | None = None
+    """Without its password."""
+    password_file: str | None = None
+    tls: Sequence[str] | None = None
+    """Certificate and key; None where the server uses plain HTTP."""
+    addresses: Sequence[str] = ()
+    """Addresses other than its own under which the server is reached."""
+    workplace: str | None = None
+    """Folder in which the worker runs."""
+    recipe: str | None = None
+    """Recipe of the deployments as they were written last."""
 
 
 @dataclass(frozen=True)
@@ -106,61 +112,36 @@ class ServiceFiles:
         """Record where the server listens, its database (without password), password file, certificate and key, and the
         addresses under which others reach it."""
         self._update(
-            {
-                "host": host,
-                "port": port,
-                "database": database,
-                # The root's own file is found by default, also after the root was moved.
-                "password_file": str(password_file) if password_file not in (None, self.own_password) else None,
-                "tls": [str(path) for path in tls] if tls is not None else None,
-                "addresses": [address.rstrip("/") for address in addresses],
-            }
+            host=host,
+            port=port,
+            database=database,
+            # The root's own file is found by default, also after the root was moved.
+            password_file=str(password_file) if password_file not in (None, self.own_password) else None,
+            tls=[str(path) for path in tls] if tls is not None else None,
+            addresses=[address.rstrip("/") for address in addresses],
         )
 
     def remember_workplace(self, folder: Path, recipe: str) -> None:
         """Record the folder in which the deployments were written, and therefore run, and their recipe."""
-        self._update({"workplace": str(folder), "recipe": recipe})
+        self._update(workplace=str(folder), recipe=recipe)
 
-    def recipe(self) -> str | None:
-        """Return the recipe of the deployments as they were written last."""
-        return self._read().get("recipe")
-
-    def workplace(self) -> Path:
-        """Return the folder in which the worker runs."""
-        found = self._read().get("workplace")
-        return Path(found) if found else Path.cwd()
-
-    def tls(self) -> tuple[Path, Path] | None:
-        """Return certificate and key of the server that was started last; None where it uses plain HTTP."""
-        found = self._read().get("tls")
-        return (Path(found[0]), Path(found[1])) if found else None
-
-    def addresses(self) -> list[str]:
-        """Return the addresses other than its own under which the server is reached."""
-        return self._read().get("addresses") or []
-
-    def address(self) -> tuple[str, int] | None:
-        """Return host and port of the server that was started last."""
-        found = self._read()
-        return (found["host"], found["port"]) if "host" in found and "port" in found else None
-
-    def database(self) -> str | None:
-        """Return the database of the server that was started last, without its password."""
-        return self._read().get("database")
+    @property
+    def known(self) -> Known:
+        """What is recorded of the service; defaults where it was never started."""
+        return Known(**self._read())
 
     def password_file(self) -> Path | None:
         """Return the file of the server's password; None where it has none."""
-        found = self._read().get("password_file")
-        if found:
+        if found := self.known.password_file:
             return Path(found)
         return self.own_password if self.own_password.exists() else None
 
-    def _update(self, known: Known) -> None:
+    def _update(self, **known: Any) -> None:
         write_sealed(self.folder / "address.json", self._read() | known)
 
-    def _read(self) -> Known:
+    def _read(self) -> dict[str, Any]:
         try:
-            return cast(Known, read_sealed(self.folder / "address.json", ADDRESS_LOST))
+            return read_sealed(self.folder / "address.json", ADDRESS_LOST)
         except FileNotFoundError:
             return {}
 
@@ -169,15 +150,15 @@ class ServiceFiles:
 
         With TLS it is the first of the addresses that were named: the certificate is valid for no other.
         """
-        if self.tls() is not None:
-            return self.addresses()[0]
-        host, port = self.address() or ("127.0.0.1", 0)
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        known = self.known
+        if known.tls is not None:
+            return known.addresses[0]
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(known.host, known.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{known.port}"
 
     def public_url(self) -> str:
         """Return the address of the UI for everyone: the first that was named, such as that of a proxy."""
-        return self.addresses()[0] if self.addresses() else self.ui_url()
+        return (self.known.addresses or [self.ui_url()])[0]
 
     @property
     def api_url(self) -> str:

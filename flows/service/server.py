@@ -104,14 +104,13 @@ def start_service(root: Path, options: ServiceOptions, notify: Notify) -> Servic
 
 def _unlike(files: ServiceFiles, options: ServiceOptions) -> str:
     """Return in what a running service differs from the options of this start, which do not apply to it."""
-    host, port = files.address() or (options.host, options.port)
-    asked = _absolute(options.recipe)
+    known, asked = files.known, _absolute(options.recipe)
     pairs = (
-        ("port", port, options.port),
-        ("host", host, options.host),
-        ("recipe", files.recipe() or asked, asked),
-        ("certificate", files.tls(), options.tls),
-        ("addresses", files.addresses(), [address.rstrip("/") for address in options.addresses]),
+        ("port", known.port, options.port),
+        ("host", known.host, options.host),
+        ("recipe", known.recipe or asked, asked),
+        ("certificate", known.tls, None if options.tls is None else [*map(str, options.tls)]),
+        ("addresses", [*known.addresses], [address.rstrip("/") for address in options.addresses]),
     )
     return ", ".join(f"{name} {_shown(has)} and not {_shown(wants)}" for name, has, wants in pairs if has != wants)
 
@@ -123,7 +122,7 @@ def _shown(value: object) -> str:
 
 def _start(files: ServiceFiles, options: ServiceOptions, notify: Notify) -> None:
     if files.server.pid() is None:
-        database = check_same(options.database, files.database())
+        database = check_same(options.database, files.known.database)
         os.environ.pop(CONNECTION_URL, None)
         os.environ.update(database_settings(database))
         check_open(options)
@@ -166,15 +165,14 @@ def _start(files: ServiceFiles, options: ServiceOptions, notify: Notify) -> None
 
 def spawn_server(files: ServiceFiles) -> None:
     """Start the server at the recorded address; it does not answer yet."""
-    host, port = files.address() or ("127.0.0.1", 0)
+    known = files.known
     environment = files.environment() | secrets_of_server(files) | {"PREFECT__SERVER_FINAL": "1"}
     words = [sys.executable, "-m", "uvicorn", "--factory", "flows.service.app:create_app", "--log-level", "warning"]
-    words += ["--host", host, "--port", str(port), "--timeout-keep-alive", "5"]
-    addresses, tls = files.addresses(), files.tls()
-    environment[ADDRESSES] = ",".join(addresses)
-    if tls is not None:
-        words += ["--ssl-certfile", str(tls[0]), "--ssl-keyfile", str(tls[1])]
-    if not addresses:
+    words += ["--host", known.host, "--port", str(known.port), "--timeout-keep-alive", "5"]
+    environment[ADDRESSES] = ",".join(known.addresses)
+    if known.tls is not None:
+        words += ["--ssl-certfile", known.tls[0], "--ssl-keyfile", known.tls[1]]
+    if not known.addresses:
         words.append("--no-proxy-headers")
     files.server.start(words, environment, Path.cwd())
 
@@ -183,7 +181,7 @@ def spawn_worker(files: ServiceFiles) -> str:
     """Start a worker, and return the name under which it registers with the server."""
     name = f"{POOL}-{int(time.time())}"
     words = [sys.executable, "-m", "flows.service.worker", name]
-    files.worker.start(words, files.environment(), files.workplace())
+    files.worker.start(words, files.environment(), Path(files.known.workplace or Path.cwd()))
     return name
 
 

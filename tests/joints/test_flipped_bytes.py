@@ -275,7 +275,8 @@ class Reading:
         return len(TrialLog(path).trials) == 1
 
     def accepts_address(self, path: Path) -> bool:
-        return ServiceFiles(self.root).address() == ("here", 4200)
+        known = ServiceFiles(self.root).known
+        return (known.host, known.port) == ("here", 4200)
 
     def accepts_process(self, path: Path) -> bool:
         return ServiceFiles(self.root).server.pid() == os.getpid()
