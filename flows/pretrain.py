@@ -26,7 +26,7 @@ from flows.recipe.form import (
 )
 from flows.recipe.load import open_recipe
 from flows.recipe.schema import Recipe
-from flows.reports.prefect.shown_run import shown_run
+from flows.reports.prefect.watcher import shown_run
 from flows.runs.lifecycle import FlowEnd, check_crashes, end_of_flow, exit_when_run_ends
 from flows.runs.pipeline import run_stages
 from flows.runs.record import RunData

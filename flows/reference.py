@@ -19,11 +19,10 @@ from flows.experiments.mixture import MixConfig
 from flows.experiments.search_config import SearchConfig
 from flows.nightly.config import NIGHTLY, NOTIFY, NightlyConfig, NotifyConfig
 from flows.recipe.form import SHARED_FIELDS as OF_SEVERAL_STAGES
-from flows.recipe.key_help import described_fields
 from flows.recipe.resolve import MIXTURE_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
-from flows.recipe.tables import tables_of
+from flows.recipe.tables import described_fields, tables_of
 from model.config import Runtime, is_expert
 from tasks.execution.machines import Machines
 from tasks.sample.config import SampleConfig, Source

@@ -14,10 +14,10 @@ from flows.inspection.scan import FolderScan
 from flows.inspection.sizes import EPOCHS, TOKENS_PER_PARAMETER, PublishedModel, Sizes
 from flows.inspection.source_tables import comment, in_comment, source_names, source_tables, toml_value
 from flows.metrics.formatting import format_bytes, format_count
-from flows.recipe.key_help import described_fields
 from flows.recipe.resolve import MIXTURE_KEYS, SHARED_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
+from flows.recipe.tables import described_fields
 from model.config.network import GPTConfig
 from model.config.presets import KEY
 from model.config.rules import INDEPENDENT_SETTINGS

@@ -14,7 +14,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.inspection.fields import Fields, conversation_size, count_languages, judge_fields
+from flows.inspection.fields import (
+    Fields,
+    NestedText,
+    conversation_size,
+    count_languages,
+    find_nested_text,
+    judge_fields,
+    stored_size,
+    text_size,
+)
 from flows.inspection.file_head import (
     MARKUP,
     PAGES,
@@ -31,7 +40,6 @@ from flows.inspection.file_head import (
     read_head,
     table_records,
 )
-from flows.inspection.nested import NestedText, find_nested_text, stored_size, text_size
 from flows.inspection.unpack import JSONL, SUFFIXES, UNPACKED, is_hidden, is_mailbox, is_unpacked, package_of
 from model.digests import unreadable_reason
 from model.errors import InputError

@@ -18,9 +18,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from flows.inspection.fields import conversation_size
+from flows.inspection.fields import conversation_size, find_nested_text, joined_texts, name_of_texts
 from flows.inspection.file_head import SNIFFED_RECORDS, decoded, json_records, read_head
-from flows.inspection.nested import find_nested_text, joined_texts, name_of_texts
 from model.errors import InputError
 from tasks.sample.discovery import guess_format
 

@@ -14,7 +14,7 @@ from prefect import flow
 from flows.metrics.formatting import count_outcomes
 from flows.models.export import prepare_export
 from flows.models.finetune import prepare_finetune
-from flows.reports.prefect.shown_run import shown_run
+from flows.reports.prefect.watcher import shown_run
 from flows.runs.lifecycle import FlowEnd, check_crashes, end_of_flow, exit_when_run_ends
 from flows.runs.record import RunData, record_head
 from flows.runs.roots import open_root

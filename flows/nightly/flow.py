@@ -13,7 +13,7 @@ from flows.nightly.night import Between, PromotionBlocked, run_nightly, skip_nig
 from flows.nightly.start import start_nightly
 from flows.planning.preconditions import start_run
 from flows.recipe.schema import Recipe
-from flows.reports.prefect.shown_run import shown_run
+from flows.reports.prefect.watcher import shown_run
 from flows.runs.lifecycle import FlowEnd, check_crashes, emit_run_event, end_of_flow, exit_when_run_ends
 from flows.runs.pipeline import run_stages
 from flows.runs.record import RunData

@@ -28,11 +28,10 @@ from pydantic import (
     model_validator,
 )
 
-from flows.recipe.key_help import described_fields
 from flows.recipe.resolve import MIXTURE_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
-from flows.recipe.tables import models_of, tables_of
+from flows.recipe.tables import described_fields, models_of, tables_of
 from model.config import is_expert
 
 AS_IN_THE_RECIPE = "as in the recipe"

@@ -1,10 +1,20 @@
-"""Which tables a field of a configuration model holds: errors, form, reference and written recipes ask here."""
+"""Which tables a field of a configuration model holds, and its help: errors, form, reference and written recipes ask
+here.
 
+The help of a key is the string below its field in the source. pydantic's `use_attribute_docstrings` parses the source
+of every class when it is imported, a quarter of a second that only the reference, the form and `init --all` need.
+"""
+
+import ast
+import functools
+import inspect
+import textwrap
 import types
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, Tag
+from pydantic.fields import FieldInfo
 
 
 @dataclass(frozen=True)
@@ -45,3 +55,24 @@ def tagged_models(annotation: Any) -> dict[str, type[BaseModel]]:
 def model_within(annotation: Any) -> Any:
     """Return the first model that a field holds, also within a list or a dict, or None."""
     return next((one.model for one in tables_of(annotation)), None)
+
+
+@functools.cache
+def described_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a settings class, each with its help as `description`."""
+    for base in reversed(model.__mro__):
+        if issubclass(base, BaseModel) and base is not BaseModel:
+            for name, words in _strings_below_fields(base).items():
+                model.model_fields[name].description = words
+    return model.model_fields
+
+
+def _strings_below_fields(model: type[BaseModel]) -> dict[str, str]:
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                found[name] = inspect.cleandoc(words)
+    return found

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
 from flows.metrics.accounting import describe_conservation
-from flows.metrics.activation_stats import training_activation_map
 from flows.metrics.formatting import format_count, format_duration, loss_unit
 from flows.metrics.heldout import METRICS_BY_NAME, format_heldout_metric, mean_words
 from flows.metrics.lines import BitsLine, Duplicates, Metrics, RuleLine
 from flows.metrics.run_metrics import EMPTY, METRICS_FILE, metric_readers, missing_artifacts, open_artifacts, samples
 from flows.reports.charts.data import PASSED, funnel_figure, leak_figure, lineage_figure, mixture_figure, token_figure
 from flows.reports.charts.figure import Figure
-from flows.reports.charts.heatmap import MAX_COLUMNS, heatmap_figure
+from flows.reports.charts.heatmap import heatmap_figure, training_activation_map
 from flows.reports.charts.scores import (
     PREDICTORS,
     bits_figure,
@@ -316,7 +315,7 @@ def _bytes_per_token(artifacts: dict[str, Artifact], findings: Metrics) -> float
 
 def _heat(artifacts: dict[str, Artifact]) -> Figure | None:
     """Return the activation heat map; None where no activations were recorded."""
-    heat = training_activation_map(artifacts["train"], MAX_COLUMNS) if "train" in artifacts else None
+    heat = training_activation_map(artifacts["train"]) if "train" in artifacts else None
     return None if heat is None else heatmap_figure(heat)
 
 

@@ -1,4 +1,4 @@
-"""Keep a run's Prefect artifacts up to date while it works; a failure here never ends the run.
+"""Keep a run's page and its Prefect artifacts up to date while it works; a failure here never ends the run.
 
 Requests are sent in order from a background thread. Prefect's client retries a request for over a minute when the
 server is unreachable (measured with 3.8.8), and a stage must not wait for that.
@@ -17,9 +17,12 @@ from typing import Any
 from uuid import UUID
 
 from flows.metrics.formatting import escape_markdown
+from flows.reports.live import live_page
 from flows.reports.prefect.artifacts import run_markdown, stage_markdown
-from flows.runs.lifecycle import emit_leak_events
-from flows.runs.record import CURRENT_LISTENER, RunData, heard_by
+from flows.runs.lifecycle import emit_guard_event, emit_leak_events
+from flows.runs.record import CURRENT_LISTENER, PAGE, RunData, heard_by
+from flows.runs.run import StageRun
+from model.errors import BessemerError
 from prefect import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext, TaskRunContext
@@ -162,6 +165,29 @@ def prefect_artifacts() -> Iterator[PrefectArtifacts]:
     artifacts = PrefectArtifacts(CURRENT_LISTENER.get())
     with closing(artifacts), heard_by(artifacts):
         yield artifacts
+
+
+@contextmanager
+def shown_run(name: str, start: Callable[[], StageRun]) -> Iterator[StageRun]:
+    """Yield the run that `start` returns, whose stages are called within the block.
+
+    Its page and artifacts are kept up to date, and written a last time however the run ends.
+    """
+    log = get_run_logger()
+    with prefect_artifacts() as shown, live_page() as page:
+        run = start()
+        log.info("run %s, %s under %s", run.run_id, name, run.context.root)
+        shown.name_run(name, run.run_id, run.folder / PAGE)
+        page.begin(run)
+        try:
+            with run:
+                yield run
+        except BessemerError as error:
+            emit_guard_event(run.record.data["stages"], error)
+            raise
+        finally:
+            log.info("run page: %s", page.end(run))
+            shown.summarize(run.record.data)
 
 
 def update_interval(seconds: float) -> float:

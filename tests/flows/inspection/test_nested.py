@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.inspection.all_keys import write_recipe
-from flows.inspection.nested import find_nested_text, joined_texts, name_of_texts
+from flows.inspection.fields import find_nested_text, joined_texts, name_of_texts
 from flows.inspection.recipe_writer import scan_remarks, write_short_recipe
 from flows.inspection.scan import scan_folder
 from flows.inspection.unpack import unpack_archives

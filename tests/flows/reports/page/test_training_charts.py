@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.metrics.activation_stats import ActivationMap, activation_map
-from flows.reports.charts.heatmap import MAX_HEIGHT, heatmap_figure
+from flows.reports.charts.heatmap import MAX_HEIGHT, ActivationMap, activation_map, heatmap_figure
 from flows.reports.charts.training import training_figure
 from flows.reports.page.page import write_page
 from flows.reports.prefect.artifacts import stage_markdown
