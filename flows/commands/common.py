@@ -87,7 +87,13 @@ RUN_HELP = (
     "Run id or its beginning; `latest` is the latest run that has what the command needs, `current` the promoted one."
 )
 
+Run = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)]
+
 RunId = Annotated[str | None, typer.Option("--run", help=f"{RUN_HELP} By default the latest.")]
+
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")]
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 Settings = Annotated[
     list[str] | None,
@@ -232,13 +238,13 @@ def _lost_the_server(error: Exception) -> bool:
 
 def ended(flow: Callable[[], Value]) -> Value:
     """Return the result of a flow. A server that did not hear of its end is a warning: no artifact depends on it."""
-    from flows.runs.record import REPORTED_RESULTS
+    from flows.runs.record import REPORTED_RESULTS, given
     from model.errors import BessemerError
 
     ends: list[Any] = []
-    token = REPORTED_RESULTS.set(ends)
     try:
-        return flow()
+        with given(REPORTED_RESULTS, ends):
+            return flow()
     except Exception as error:
         if not ends or not _lost_the_server(error):
             raise
@@ -247,8 +253,6 @@ def ended(flow: Callable[[], Value]) -> Value:
         if isinstance(ends[-1], BessemerError):
             raise ends[-1] from error
         return ends[-1]
-    finally:
-        REPORTED_RESULTS.reset(token)
 
 
 def console(stderr: bool = False) -> Any:

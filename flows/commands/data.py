@@ -7,12 +7,13 @@ import typer
 
 from flows.commands.common import (
     DEFAULT_ROOT,
-    RUN_HELP,
     CommandGroup,
     Json,
     Root,
+    Run,
     RunId,
     Verbose,
+    Yes,
     console,
     print_found,
     print_json,
@@ -144,7 +145,7 @@ def forget(
         bool, typer.Option("--refill", help="Let other rows take the free places in the order; leaves no tombstones.")
     ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show what it would do; train and remove nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     check: Annotated[
         Path | None, typer.Option(help="Say whether this certificate names the texts in the files DOC; remove nothing.")
     ] = None,
@@ -209,7 +210,7 @@ def forget(
 
 @data.command()
 def step(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)],
+    run_id: Run,
     number: Annotated[int, typer.Argument(metavar="N", help="Step number; the first is 0.")],
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,

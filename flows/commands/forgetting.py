@@ -15,7 +15,7 @@ from flows.removal.certificate import BEYOND_A_STORE, certified
 from flows.removal.replay import ReplayPlan
 from flows.runs.lineage import open_run
 from flows.runs.model_registry import current_promotion
-from flows.runs.record import REPLAY_OF, list_runs, stage_paths
+from flows.runs.record import REPLAY_OF, given, list_runs, stage_paths
 from model.errors import InputError
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.erasure import describe_retention
@@ -121,11 +121,8 @@ def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool, plan: 
     if pending.after is None:
         record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
         trained = stage_paths(record)["train"]
-        token = REPLAY_OF.set(trained if trained.exists() else None)
-        try:
+        with given(REPLAY_OF, trained if trained.exists() else None):
             ended = run_recipe(pending.recipe, root, {}, as_json, verbose, shows_end=not as_json)
-        finally:
-            REPLAY_OF.reset(token)
         # A call that was killed may have left no more to do than the certificate of an earlier run.
         pending = note_end(root, pending, ended.get("same_as") or ended["run_id"])
     page = finish(root, pending, open_run(root, pending.after, needs="evaluate"))

@@ -11,10 +11,10 @@ import typer
 
 from flows.commands.common import (
     DEFAULT_ROOT,
-    RUN_HELP,
     CommandGroup,
     Json,
     Root,
+    Run,
     ended,
     print_found,
     print_json,
@@ -289,9 +289,10 @@ def _made(stage: str, root: Path, words: dict[str, Any], inputs: tuple[Any, ...]
         pass
     with shown_progress(as_json=True), prefect_ready(root):
         from flows.models import flow
+        from flows.runs.record import given
 
         flows = {"finetune": flow.finetune, "export": flow.export}
-        with flow.prepared(inputs):
+        with given(flow.PREPARED, inputs):
             record = ended(lambda: flows[stage](root=root, **words))
     return Artifact.open(Path(record["stages"][-1]["path"]))
 
@@ -373,7 +374,7 @@ def export(
 
 @model.command()
 def card(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "latest",
+    run_id: Run = "latest",
     licence: Licence = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file to write instead of printing.")] = None,
     root: Root = DEFAULT_ROOT,
@@ -445,7 +446,7 @@ def presets(as_json: Json = False) -> None:
 
 @model.command()
 def promote(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "",
+    run_id: Run = "",
     undo: Annotated[bool, typer.Option("--undo", help="Undo the latest promotion.")] = False,
     because: Annotated[str, typer.Option("--because", metavar="WHY", help="Kept with the promotion.")] = "",
     root: Root = DEFAULT_ROOT,

@@ -9,6 +9,7 @@ import typer
 from flows.commands.common import (
     DEFAULT_ROOT,
     Json,
+    RecipeName,
     Settings,
     UnopenedRoot,
     Untrusted,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def nightly(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")] = "",
+    recipe: RecipeName = "",
     root: UnopenedRoot = str(DEFAULT_ROOT),
     again: Annotated[
         list[str] | None,

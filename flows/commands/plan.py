@@ -13,6 +13,7 @@ from flows.commands.common import (
     DEFAULT_ROOT,
     Json,
     Limit,
+    RecipeName,
     Root,
     Settings,
     Untrusted,
@@ -72,9 +73,6 @@ def init(
     remarks = scan_remarks(survey, base)
     found = {**scan_values(survey), "remarks": remarks, "recipe": str(output)}
     print_found(found, as_json, lambda shown: print_scan(survey, output, remarks, shown))
-
-
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")]
 
 
 def check(

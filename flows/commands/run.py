@@ -117,18 +117,13 @@ def run_recipe(
             open_in_browser(Path(page))
         return record
     from flows.planning.preconditions import CHECKED, check_prerequisites
-    from flows.runs.record import HOUR_PRICE, stages_of
+    from flows.runs.record import HOUR_PRICE, given, stages_of
 
     # Before the run has an id, so that a refused one leaves no record.
     stages = stages_of(selection)
     check_prerequisites(chosen, stages, root, force=selection.get("force", False))
-    checked, price = CHECKED.set(chosen), HOUR_PRICE.set(hour_price)
-    try:
-        with prefect_ready(root, verbose):
-            record = _run_flow(chosen, root, selection, as_json, open_page)
-    finally:
-        CHECKED.reset(checked)
-        HOUR_PRICE.reset(price)
+    with given(CHECKED, chosen), given(HOUR_PRICE, hour_price), prefect_ready(root, verbose):
+        record = _run_flow(chosen, root, selection, as_json, open_page)
     if shows_end:
         finish(record, root, as_json, verbose)
     return record

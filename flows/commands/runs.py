@@ -13,6 +13,7 @@ from flows.commands.common import (
     Json,
     OpenPage,
     Root,
+    Run,
     console,
     open_in_browser,
     print_json,
@@ -125,7 +126,7 @@ def compare(
 
 @runs.command()
 def report(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "latest",
+    run_id: Run = "latest",
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -140,7 +141,7 @@ def report(
 
 @runs.command()
 def export_metrics(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "latest",
+    run_id: Run = "latest",
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write FOLDER/RUN for `tensorboard --logdir FOLDER`.")
     ] = None,

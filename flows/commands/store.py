@@ -10,15 +10,16 @@ from flows.commands.common import (
     CommandGroup,
     Json,
     Limit,
+    RecipeName,
     Root,
     Settings,
     Untrusted,
+    Yes,
     console,
     print_found,
     print_json,
     share,
 )
-from flows.commands.plan import RecipeName
 
 if TYPE_CHECKING:
     from flows.upkeep.verify import Verification
@@ -92,7 +93,7 @@ def accept(
     whatever_changed: Annotated[
         bool, typer.Option("--whatever-changed", help="Also if settings or inputs differ.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     root: Root = DEFAULT_ROOT,
     limit: Limit = "100%",
     settings: Settings = None,
@@ -143,7 +144,7 @@ def gc(
     unfinished_days: Annotated[
         float, typer.Option(min=0, help="Days for which unfinished runs and builds are kept.")
     ] = 7.0,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,

@@ -12,6 +12,7 @@ from flows.commands.common import (
     CommandGroup,
     Json,
     Limit,
+    RecipeName,
     Root,
     Settings,
     Untrusted,
@@ -205,7 +206,7 @@ def _components(run_id: str, root: Path, as_json: bool) -> None:
 
 @study.command()
 def mix(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped one.")],
+    recipe: RecipeName,
     root: Root = DEFAULT_ROOT,
     proxies: Annotated[int | None, typer.Option(min=6, help="Small trainings; [mix] sets the default.")] = None,
     settings: Settings = None,
@@ -229,7 +230,7 @@ def mix(
 
 @study.command()
 def scale(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped one.")],
+    recipe: RecipeName,
     ladder: Annotated[str, typer.Argument(help="A file of sizes, or the name of a shipped one: small.")],
     root: Root = DEFAULT_ROOT,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each size; the file's number by default.")] = None,

@@ -3,8 +3,7 @@
 Their runs have an id, a record and a page as those of the pipeline have, and no recipe.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -26,17 +25,8 @@ from tasks.prefect_tasks import TASKS
 
 ROOT = Path("bessemer-data")
 
-_PREPARED: ContextVar[tuple[Any, ...] | None] = ContextVar("PREPARED", default=None)
-
-
-@contextmanager
-def prepared(inputs: tuple[Any, ...]) -> Iterator[None]:
-    """Have the flow that is called within the block take these inputs, which its caller prepared already."""
-    token = _PREPARED.set(inputs)
-    try:
-        yield
-    finally:
-        _PREPARED.reset(token)
+PREPARED: ContextVar[tuple[Any, ...] | None] = ContextVar("PREPARED", default=None)
+"""The inputs that the caller of a flow prepared already; the command sets it here."""
 
 
 @flow(name="finetune", persist_result=False, validate_parameters=True)
@@ -82,7 +72,7 @@ def _end(name: str, stage: str, root: Path, run_id: str, inputs: Callable[[Path]
     def work() -> FlowEnd[RunData]:
         folder = open_root(root).resolve()
         check_crashes()
-        words = _PREPARED.get() or inputs(folder)
+        words = PREPARED.get() or inputs(folder)
 
         def start() -> StageRun:
             made = checked_run_id(run_id, folder)

@@ -125,17 +125,27 @@ _OF_TIME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 CURRENT_LISTENER: ContextVar[ProgressListener] = ContextVar("ONLOOKER", default=ProgressListener())  # noqa: B039  # a ProgressListener has no state
 """The listener to the runs of this context; the command sets its progress bars here."""
 
+Value = TypeVar("Value")
+
+
+@contextmanager
+def given(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    """Set a variable of the context within the block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
 Listener = TypeVar("Listener", bound=ProgressListener)
 
 
 @contextmanager
 def heard_by(listener: Listener) -> Iterator[Listener]:
     """Have the runs that are started inside this block report to `listener`; yield it."""
-    token = CURRENT_LISTENER.set(listener)
-    try:
+    with given(CURRENT_LISTENER, listener):
         yield listener
-    finally:
-        CURRENT_LISTENER.reset(token)
 
 
 HOUR_PRICE: ContextVar[float | None] = ContextVar("HOUR_PRICE", default=None)
