@@ -1,4 +1,4 @@
-"""What the proofs under faults share: their plan, the environment of processes, and a disk small enough to be filled."""
+"""What proofs under faults share: their plan, the environment of processes, and a disk small enough to be filled."""
 
 import os
 import random
