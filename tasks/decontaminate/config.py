@@ -128,6 +128,9 @@ class DecontaminateConfig(StrictConfig):
     @model_validator(mode="after")
     def _names_are_unique(self) -> "DecontaminateConfig":
         names = [benchmark.name for benchmark in self.benchmarks]
+        taken = [name for name in names if name.startswith(("heldout/", "language/"))]
+        if taken:
+            raise ValueError(f"evaluate has scores of held-out text under such names; rename {', '.join(taken)}")
         double = sorted({name for name in names if names.count(name) > 1})
         if double:
             raise ValueError(f"benchmark names must differ; used twice: {', '.join(double)}")

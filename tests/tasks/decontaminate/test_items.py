@@ -137,6 +137,8 @@ def test_files_that_cannot_be_read_say_so(tmp_path: Path) -> None:
 def test_two_benchmarks_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="quiz"):
         DecontaminateConfig(benchmarks=(Benchmark(name="quiz", path=Path("a")), Benchmark(name="quiz", path=Path("b"))))
+    with pytest.raises(ValueError, match="scores of held-out text under such names; rename heldout/books"):
+        DecontaminateConfig(benchmarks=(Benchmark(name="heldout/books", path=Path("a")),))
 
 
 def test_a_context_under_a_key_that_no_map_names_is_refused_and_items_of_choices_alone_say_so(tmp_path: Path) -> None:
