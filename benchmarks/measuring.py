@@ -19,7 +19,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 PROJECT = Path(__file__).resolve().parents[1]
 OURS = "bessemer"
@@ -35,6 +35,7 @@ EDITED_CORPORA = (
 )
 _TOKEN_AND_REST = re.compile(r"[㐀-鿿]\W*|[^\W㐀-鿿]+\W*|\W+")
 _EDITED_TOKENS = 7
+AnyRow = TypeVar("AnyRow")
 
 
 @dataclass(frozen=True)
@@ -190,13 +191,23 @@ def show(rows: Iterable[Row], json_file: Path | None = None) -> None:
     """Print the table row by row as it comes, and write the rows down at the end."""
     print(f"one core of {processor()}; load {os.getloadavg()[0]:.1f} at the start")
     print(f"{'stage':<15}{'text':<28}{'MB':>6}  {'tool':<22}{'MB/s':>8}{'peak MB':>9}{'ratio':>9}  target")
-    shown: list[Row] = []
+    write_down([asdict(row) for row in shown_rows(rows, _line)], json_file)
+
+
+def shown_rows(rows: Iterable[AnyRow], line: Callable[[AnyRow, Sequence[AnyRow]], str]) -> list[AnyRow]:
+    """Print the line of each row as it comes, given the rows so far, and return all."""
+    shown: list[AnyRow] = []
     for row in rows:
         shown.append(row)
-        print(_line(row, shown), flush=True)
+        print(line(row, shown), flush=True)
+    return shown
+
+
+def write_down(rows: Sequence[dict[str, Any]], json_file: Path | None) -> None:
+    """Write rows as JSON with the machine that they are from, if a file is given."""
     if json_file is not None:
         machine = {"processor": processor(), "load": os.getloadavg()[0]}
-        json_file.write_text(json.dumps({**machine, "rows": [asdict(row) for row in shown]}, indent=1))
+        json_file.write_text(json.dumps({**machine, "rows": rows}, indent=1))
 
 
 def _line(row: Row, shown: Sequence[Row]) -> str:

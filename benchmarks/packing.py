@@ -8,7 +8,6 @@ documents that would fit in a row and are in two; rates are MB of tokens (two by
 core's processor time, spans included. Without a vocabulary, DATA's `tokenizers/mistral_v1_32k.model` is taken.
 """
 
-import json
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pyarrow as pa
-from measuring import arguments, fastest, processor, records
+from measuring import arguments, fastest, processor, records, shown_rows, write_down
 
 from tasks.chunk.packing import PackedRows, best_fit_rows, concat_rows
 from tasks.chunk.sentence_pairs import PairFormat, PairPacker
@@ -140,19 +139,18 @@ def show(filled: Iterable[Filled], json_file: Path | None) -> None:
     """Print the table as it comes, and write it down at the end."""
     print(f"one core of {processor()}")
     print(f"{'corpus':<18}{'row':>6}  {'way':<10}{'rows':>9}{'padding':>9}{'cut':>8}{'MB/s':>8}{'rows/s':>10}")
-    rows: list[Filled] = []
-    for one in filled:
-        rows.append(one)
-        rates = f"{one.megabytes_s:>8.0f}{one.rows_s:>10,.0f}" if one.megabytes_s and one.rows_s else " " * 18
-        goal = ""
-        if one.way == "best_fit":
-            goal = f"  {MOST_PADDING:.1%} {'reached' if one.padding <= MOST_PADDING else 'MISSED'}"
-        if one.labels:
-            goal = "  " + ", ".join(f"{count / one.rows:.1%} {name}" for name, count in one.labels.items())
-        size = f"{one.rows:>9,}{one.padding:>9.2%}{one.cut:>8.1%}"
-        print(f"{one.corpus:<18}{one.row_length:>6}  {one.way:<10}{size}{rates}{goal}", flush=True)
-    if json_file is not None:
-        json_file.write_text(json.dumps({"processor": processor(), "rows": [asdict(one) for one in rows]}, indent=1))
+    write_down([asdict(one) for one in shown_rows(filled, _line)], json_file)
+
+
+def _line(one: Filled, _: object) -> str:
+    rates = f"{one.megabytes_s:>8.0f}{one.rows_s:>10,.0f}" if one.megabytes_s and one.rows_s else " " * 18
+    goal = ""
+    if one.way == "best_fit":
+        goal = f"  {MOST_PADDING:.1%} {'reached' if one.padding <= MOST_PADDING else 'MISSED'}"
+    if one.labels:
+        goal = "  " + ", ".join(f"{count / one.rows:.1%} {name}" for name, count in one.labels.items())
+    size = f"{one.rows:>9,}{one.padding:>9.2%}{one.cut:>8.1%}"
+    return f"{one.corpus:<18}{one.row_length:>6}  {one.way:<10}{size}{rates}{goal}"
 
 
 def _options() -> Namespace:

@@ -1,4 +1,4 @@
-"""What proofs under faults share: their plan, the environment of processes, and a disk small enough to be filled."""
+"""What the proofs under faults share: their plan, the environment of processes, and a disk small enough to fill up."""
 
 import os
 import random

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import sentencepiece
 import tokenizers
-from measuring import OURS, arguments, processor, records
+from measuring import OURS, arguments, processor, records, shown_rows, write_down
 
 from tasks.tokenizer.encoder import Encoder
 from tasks.vocab.candidates import train_candidates
@@ -180,24 +180,18 @@ def measure(options: Namespace) -> Iterator[Row]:
                 yield Row(vocabulary, threads, language, size, tool, size / seconds, different, goal)
 
 
-def show(rows: Iterator[Row]) -> list[Row]:
-    """Print rows as they come."""
-    shown: list[Row] = []
-    for row in rows:
-        shown.append(row)
-        ours = next(
-            other.rate
-            for other in reversed(shown)
-            if other.tool == OURS and (other.vocabulary, other.text) == (row.vocabulary, row.text)
-        )
-        ratio = "" if row.tool == OURS else f"{ours / row.rate:.1f}x"
-        held = "" if row.goal is None else f"{row.goal:g} {'reached' if ours / row.rate >= row.goal else 'MISSED'}"
-        print(
-            f"{row.vocabulary:<15}{row.threads:>7}  {row.text:<15}{row.megabytes:>6.1f}  {row.tool:<22}{row.rate:>7.1f}"
-            f"{ratio:>8}{row.different:>5}  {held}",
-            flush=True,
-        )
-    return shown
+def _line(row: Row, shown: Sequence[Row]) -> str:
+    ours = next(
+        other.rate
+        for other in reversed(shown)
+        if other.tool == OURS and (other.vocabulary, other.text) == (row.vocabulary, row.text)
+    )
+    ratio = "" if row.tool == OURS else f"{ours / row.rate:.1f}x"
+    held = "" if row.goal is None else f"{row.goal:g} {'reached' if ours / row.rate >= row.goal else 'MISSED'}"
+    return (
+        f"{row.vocabulary:<15}{row.threads:>7}  {row.text:<15}{row.megabytes:>6.1f}  {row.tool:<22}{row.rate:>7.1f}"
+        f"{ratio:>8}{row.different:>5}  {held}"
+    )
 
 
 def main() -> None:
@@ -208,7 +202,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path(".peers") / "vocabularies", help="folder that keeps them")
     options = parser.parse_args()
     if "," not in options.threads and "RAYON_NUM_THREADS" in os.environ:
-        rows = show(measure(options))
+        rows = shown_rows(measure(options), _line)
         if options.json is not None:
             options.json.write_text(json.dumps([asdict(row) for row in rows]))
         return
@@ -229,9 +223,7 @@ def main() -> None:
         words = [sys.executable, __file__, *sys.argv[1:], "--threads", threads, "--json", str(written)]
         subprocess.run(words, check=True, env={**os.environ, **environment})
         gathered += json.loads(written.read_text())
-    if options.json is not None:
-        machine = {"processor": processor(), "load": os.getloadavg()[0]}
-        options.json.write_text(json.dumps({**machine, "rows": gathered}, indent=1))
+    write_down(gathered, options.json)
 
 
 if __name__ == "__main__":

@@ -37,16 +37,17 @@ def _engine(world: World, deployed: DeployedRun) -> psutil.Process:
     return max(engines, key=lambda process: process.create_time())
 
 
-def flow_killed(world: World, deployed: DeployedRun, chance: random.Random) -> str:
-    del chance
-    _must(send(_engine(world, deployed), KILL))
-    return "SIGKILL to the flow's process"
+def _signalled(
+    who: Callable[[World, DeployedRun], psutil.Process | int | None], name: str, number: signal.Signals
+) -> Callable[[World, DeployedRun, random.Random], str]:
+    """Return a fault that sends a signal to the process that `who` finds."""
 
+    def bring(world: World, deployed: DeployedRun, chance: random.Random) -> str:
+        del chance
+        _must(send(who(world, deployed), number))
+        return f"{number.name} to the {name}"
 
-def flow_asked_to_stop(world: World, deployed: DeployedRun, chance: random.Random) -> str:
-    del chance
-    _must(send(_engine(world, deployed), TERMINATE))
-    return "SIGTERM to the flow's process"
+    return bring
 
 
 def flow_sleeps(world: World, deployed: DeployedRun, chance: random.Random) -> str:
@@ -67,30 +68,12 @@ def flow_sleeps(world: World, deployed: DeployedRun, chance: random.Random) -> s
     return f"the flow's processes slept for {time.monotonic() - began:.0f} s, until another run was made, and woke up"
 
 
-def worker_killed(world: World, deployed: DeployedRun, chance: random.Random) -> str:
-    del deployed, chance
-    _must(send(world.pid("worker"), KILL))
-    return "SIGKILL to the worker"
-
-
-def worker_asked_to_stop(world: World, deployed: DeployedRun, chance: random.Random) -> str:
-    del deployed, chance
-    _must(send(world.pid("worker"), TERMINATE))
-    return "SIGTERM to the worker"
-
-
 def worker_and_flow_killed(world: World, deployed: DeployedRun, chance: random.Random) -> str:
     del chance
     engine = _engine(world, deployed)
     _must(send(world.pid("worker"), KILL))
     send(engine, KILL)
     return "SIGKILL to the worker and the flow's process"
-
-
-def server_killed(world: World, deployed: DeployedRun, chance: random.Random) -> str:
-    del deployed, chance
-    _must(send(world.pid("server"), KILL))
-    return "SIGKILL to the server"
 
 
 def server_hangs(world: World, deployed: DeployedRun, chance: random.Random) -> str:
@@ -141,13 +124,6 @@ def rank_killed(world: World, deployed: DeployedRun, chance: random.Random) -> s
         raise NoChance("no rank is there")
     _must(send(chance.choice(ranks), KILL))
     return "SIGKILL to a rank"
-
-
-def supervisor_killed(world: World, deployed: DeployedRun, chance: random.Random) -> str:
-    del chance
-    supervisor, _ = world.trainers(deployed)
-    _must(send(supervisor, KILL))
-    return "SIGKILL to the supervisor"
 
 
 def disk_full(world: World, deployed: DeployedRun, chance: random.Random) -> str:
@@ -217,19 +193,21 @@ def _must(sent: bool) -> None:
 
 
 FAULTS = {
-    "flow killed": Fault(flow_killed),
-    "flow asked to stop": Fault(flow_asked_to_stop),
+    "flow killed": Fault(_signalled(_engine, "flow's process", KILL)),
+    "flow asked to stop": Fault(_signalled(_engine, "flow's process", TERMINATE)),
     "flow sleeps": Fault(flow_sleeps),
-    "worker killed": Fault(worker_killed),
-    "worker asked to stop": Fault(worker_asked_to_stop),
+    "worker killed": Fault(_signalled(lambda world, _: world.pid("worker"), "worker", KILL)),
+    "worker asked to stop": Fault(_signalled(lambda world, _: world.pid("worker"), "worker", TERMINATE)),
     "worker and flow killed": Fault(worker_and_flow_killed),
-    "server killed": Fault(server_killed),
+    "server killed": Fault(_signalled(lambda world, _: world.pid("server"), "server", KILL)),
     "server hangs": Fault(server_hangs),
     "server cut off": Fault(server_cut_off, needs=lambda world: world.can_cut_off),
     "database restarted": Fault(database_restarted),
     "database killed": Fault(database_killed),
     "rank killed": Fault(rank_killed, in_training=True),
-    "supervisor killed": Fault(supervisor_killed, in_training=True),
+    "supervisor killed": Fault(
+        _signalled(lambda world, deployed: world.trainers(deployed)[0], "supervisor", KILL), in_training=True
+    ),
     "disk full": Fault(disk_full, on_disk=True, needs=lambda world: world.has_disk),
     "clock set": Fault(clock_set, needs=lambda world: world.clock_library is not None),
     "cancelled by a person": Fault(cancelled),

@@ -13,6 +13,9 @@ from model.errors import InputError
 from model.inference.generate import Sampling, pick
 from model.nn.bert import BERT
 
+ALTERNATIVES = 5
+"""Likeliest tokens that are returned for a blank."""
+
 
 @dataclass(frozen=True)
 class FilledBlank:
@@ -34,7 +37,6 @@ def fill_masks(
     sampling: Sampling,
     *,
     sample: int = 0,
-    alternatives: int = 5,
 ) -> list[FilledBlank]:
     """Return a filled blank for each index in `blanks`, in order; `tokens` has [CLS], [SEP] and [MASK] in place.
 
@@ -59,7 +61,7 @@ def fill_masks(
         surest_M[list(filled)] = -1.0
         blank = int(surest_M.argmax())
         token = pick(logits_MV[blank], sampling, generator)
-        top = probability_MV[blank].topk(min(alternatives, int(allowed_MV[blank].sum())))
+        top = probability_MV[blank].topk(min(ALTERNATIVES, int(allowed_MV[blank].sum())))
         likeliest = tuple(zip(top.indices.tolist(), top.values.tolist(), strict=True))
         filled[blank] = FilledBlank(token, float(probability_MV[blank, token]), likeliest)
         tokens_1T[0, blanks[blank]] = token

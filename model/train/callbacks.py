@@ -12,10 +12,9 @@ from model.engines.runtime import LossScale
 from model.errors import Infra, Paused
 from model.guard.detection import Divergence
 from model.guard.guard import Guard
-from model.train.live_sample import LiveSample
 from model.train.loop import Attempt, Callback, Step
 from model.train.micro_batch import resident_bytes
-from model.train.validation import Validation, validation_interval
+from model.train.validation import LiveSample, Validation, validation_interval
 
 
 class Metrics(Callback):

@@ -12,7 +12,7 @@ from model.data.dataset import SequenceReader
 from model.errors import InputError
 from model.objectives import make_objective
 from model.optim.schedules import TrainingSchedule
-from model.train.step_rows import StepReader, StepRows
+from model.train.loop import StepReader, StepRows
 
 
 def reader_of(run: TrainerRun, *, ahead: bool, vocab_size: int | None = None) -> StepReader:

@@ -19,11 +19,10 @@ from model.engines import make_engine
 from model.errors import InputError
 from model.inference.scoring import text_nats
 from model.nn.gpt import GPT
-from model.train import live_sample
+from model.train import validation
 from model.train.initial_weights import initial_network
-from model.train.live_sample import MOST_TOKENS
 from model.train.trainer import train
-from model.train.validation import TEXT_BYTES, validation_interval
+from model.train.validation import MOST_TOKENS, TEXT_BYTES, validation_interval
 
 VOCABULARY, CONTEXT = 48, 16
 TABLES = ("model.safetensors", "steps.arrow", "metrics.arrow")
@@ -95,8 +94,8 @@ def test_a_text_ends_when_its_share_of_the_time_is_used_up(make_run, tmp_path: P
     """The clock goes on by a second with each look at it; after 1,000 s the text may take 8 s, so it has 8 tokens."""
     run = with_looks(make_run(), heldout(tmp_path, ["a"] * 4), "looked")
     clock = iter([0, *range(1000, 2000)])
-    monkeypatch.setattr(live_sample, "monotonic", lambda: float(next(clock)))
-    writer = live_sample.LiveSample(run.model_copy(update={"eos": -1}))
+    monkeypatch.setattr(validation, "monotonic", lambda: float(next(clock)))
+    writer = validation.LiveSample(run.model_copy(update={"eos": -1}))
     engine = make_engine(run, initial_network(run, resumes=False).network, SINGLE_PROCESS)
     written = writer.write(engine)
     assert written is not None
@@ -107,7 +106,7 @@ def test_a_text_begins_with_no_padding(make_run, tmp_path: Path) -> None:
     run = make_run()
     run = with_looks(run, heldout(tmp_path, ["a"] * 2, text=3, pad=run.pad), "looked")
     engine = make_engine(run, initial_network(run, resumes=False).network, SINGLE_PROCESS)
-    written = live_sample.LiveSample(run).write(engine)
+    written = validation.LiveSample(run).write(engine)
     assert written is not None
     assert len(written[0]) == 3
     assert run.pad not in written[0]
