@@ -24,36 +24,25 @@ from deepspeed.runtime.zero import partitioned_param_coordinator
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from torch import Tensor
 
-from model.config.network import is_gated, width_multiplier
+from model.config.network import is_gated
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import NO_LIMITS, Engine, Limits, Reading, Totals
+from model.engines.base import NO_LIMITS, Limits, Reading, Totals
 from model.engines.memory import BUCKET_ELEMENTS, GATHERED_ELEMENTS
-from model.engines.runtime import NetworkWithLoss, evaluating, sums_of
+from model.engines.native import NativeEngine
+from model.engines.runtime import NetworkWithLoss, sums_of
 from model.nn.factory import Network
 from model.nn.vocab_layers import Vocabulary
-from model.objectives import make_objective
-from model.objectives.base import rank_batch
-from model.optim.optimizers import (
-    AdamW,
-    group_parameters,
-    make_optimizer,
-    optimizer_tensors,
-    penalty,
-    set_learning_rate,
-)
+from model.objectives.base import Sums
+from model.optim.optimizers import AdamW, optimizer_tensors, penalty, set_learning_rate
 from model.optim.schedules import StepSchedule
 
 
-class DeepSpeedEngine(Engine):
+class DeepSpeedEngine(NativeEngine):
     """ZeRO over gloo or NCCL. Needs a process group, even of one rank."""
 
     def __init__(self, run: TrainerRun, network: Network, ranks: Ranks) -> None:
-        self._config = run.train
-        self._device = network.embedding.weight.device
-        self._objective = make_objective(run)
-        self._ranks = ranks
-        self._network = network
+        super().__init__(run, network, ranks)
         self._partitioned = run.train.zero_stage == 3
         self.optimizer_shards, self.weight_shards = ranks.size, 1
         # Its shared memory collectives are compiled on first use, which takes two minutes and needs a compiler.
@@ -75,16 +64,14 @@ class DeepSpeedEngine(Engine):
         )
         network.vocabulary = Vocabulary(gradient_at_once=not self._partitioned, fused=run.train.compile)
         module = NetworkWithLoss(network, self._objective, run.train.dtype)
-        optimizer = make_optimizer(network, run.train.optimizer, width_multiplier(run.model))
-        self._matrices = group_parameters(network).matrices
-        assert isinstance(optimizer, torch.optim.Optimizer), "Muon with AdamW needs whole matrices"
+        assert isinstance(self.optimizer, torch.optim.Optimizer), "Muon with AdamW needs whole matrices"
         # DeepSpeed types it as any optimizer; it is a ZeRO optimizer that wraps ours.
         self._zero: Any
         with nullcontext() if run.train.compile else _without_compiler():
-            self._engine, self._zero, _, _ = deepspeed.initialize(
+            self._module, self._zero, _, _ = deepspeed.initialize(
                 model=module,
                 # One of PyTorch, since DeepSpeed's own AdamW is compiled on first use.
-                optimizer=optimizer,
+                optimizer=self.optimizer,
                 config=_configuration(run),
                 dist_init_required=False,
             )
@@ -100,12 +87,12 @@ class DeepSpeedEngine(Engine):
         if loss_scale != self._zero.loss_scale:
             # Set here, because DeepSpeed's own rule ends the run where a scale cannot fall further.
             self._zero.override_loss_scale(loss_scale)
-        share = rank_batch(self._ranks, batch, self._objective, self._config.rows_at_once * schedule.row_pieces)
+        share = self._share(batch, self._config.rows_at_once * schedule.row_pieces)
         totals = Totals()
         last = len(share.micro_batches) - 1
         for index, micro_batch in enumerate(share.micro_batches):
-            self._engine.set_gradient_accumulation_boundary(index == last)
-            sums = sums_of(self._engine, micro_batch, self._device)
+            self._module.set_gradient_accumulation_boundary(index == last)
+            sums = self._sums(micro_batch)
             totals.add(sums)
             # DeepSpeed averages gradients over ranks, and these must add up. ZeRO decides by the gradient alone, which
             # can be finite where the loss is infinite: as NaN it reaches every rank through the norm, and every rank
@@ -114,7 +101,7 @@ class DeepSpeedEngine(Engine):
             loss = sum(nats * (weight / count) for nats, count in zip(sums.nats, share.counted, strict=True))
             if index == last and (self._config.optimizer.l1 or self._config.optimizer.l2):
                 loss = loss + penalty(self._matrices, self._config.optimizer)
-            self._engine.backward(loss, scale_wrt_gas=False)
+            self._module.backward(loss, scale_wrt_gas=False)
         self._found = totals.reduce_over_ranks(self._ranks, share.counted)
         set_learning_rate(self._zero.param_groups, schedule.lr)
 
@@ -122,23 +109,17 @@ class DeepSpeedEngine(Engine):
         """Have ZeRO update the weights, which waits for its norm and decides on the host."""
         loss = self._found.losses.sum()
         self._gate.admits = lambda grad_norm: bool(limits.admit(loss, loss.new_tensor(grad_norm)))
-        self._engine.step()
-        grad_norm, applied = (loss.new_tensor(one) for one in (self._gate.grad_norm, self._engine.was_step_applied()))
+        self._module.step()
+        grad_norm, applied = (loss.new_tensor(one) for one in (self._gate.grad_norm, self._module.was_step_applied()))
         return self._found.read_later(grad_norm, applied, self._ranks)
 
-    def held_out(self, batch: Any) -> tuple[float, int]:
-        """Evaluate each rank's share of the rows; under ZeRO-3 weights are gathered as in a step."""
-        share = rank_batch(self._ranks, batch, self._objective, self._config.rows_at_once)
-        totals = Totals()
-        with evaluating(self._engine):
-            for micro_batch in share.micro_batches:
-                totals.add(sums_of(self._engine, micro_batch, self._device))
-        return totals.sum_over_ranks(self._ranks)[0].item(), self._objective.counts(batch)[0]
+    def _sums(self, micro_batch: Any) -> Sums:
+        return sums_of(self._module, micro_batch, self._device)
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights, complete on the first rank only; ZeRO-3 gathers one parameter at a time."""
         weights: dict[str, Tensor] = {}
-        for name, parameter in self._network.named_parameters():
+        for name, parameter in self.network.named_parameters():
             with deepspeed.zero.GatheredParameters([parameter]) if self._partitioned else nullcontext():
                 if self._ranks.is_first:
                     weights[name] = parameter.detach().clone()

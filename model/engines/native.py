@@ -46,6 +46,8 @@ class NativeEngine(Engine):
         self._waits = self._device.type != "cpu"
         """Whether the host would wait for a number that it reads."""
         self.network = network
+        self._module: Any = network
+        """What the rows of a batch go through: the network, or a library's module around it."""
         self.optimizer = make_optimizer(network, run.train.optimizer, width_multiplier(run.model))
         self._matrices = group_parameters(network).matrices
 
@@ -105,7 +107,7 @@ class NativeEngine(Engine):
 
     def held_out(self, batch: Any) -> tuple[float, int]:
         share = self._share(batch, self._config.rows_at_once)
-        with evaluating(self.network):
+        with evaluating(self._module):
             totals = self._forward(share)
         return totals.sum_over_ranks(self._ranks)[0].item(), self._objective.counts(batch)[0]
 
