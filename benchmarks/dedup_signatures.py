@@ -26,7 +26,7 @@ def measure(data: Path, peers: Path | None) -> Iterator[Row]:
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "texts.jsonl"
             write_texts(source, (record["text"] for record in records(data, [corpus])))
-            words = dict.fromkeys((OURS, *PEERS), (source, ROUNDS, MOST_BYTES))
+            words: dict[str, tuple[object, ...]] = dict.fromkeys((OURS, *PEERS), (source, ROUNDS, MOST_BYTES))
             yield from compare("dedup, signing", corpus, sides("sign.py", words, peers), TURNS, TARGET)
 
 

@@ -26,7 +26,7 @@ def measure(data: Path, peers: Path | None) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "texts.jsonl.zst"
         size, documents = write_lines(source, data)
-        words = dict.fromkeys((OURS, "datatrove"), (source, scratch, size, documents))
+        words: dict[str, tuple[object, ...]] = dict.fromkeys((OURS, "datatrove"), (source, scratch, size, documents))
         text = f"{len(CORPORA)} corpora, zstd jsonl"
         yield from compare("sample", text, sides("read.py", words, peers), TURNS, TARGET)
 
