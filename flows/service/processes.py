@@ -3,7 +3,6 @@
 The kernel reuses the pids of dead processes, soon after a reboot; a signal to a reused pid would end another program.
 """
 
-import logging
 import os
 import signal
 import subprocess
@@ -13,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from model.checksummed_json import read_sealed, write_sealed
-from model.errors import IntegrityError
+from model.checksummed_json import write_sealed
 from tasks.artifacts.lease import start_of
+from tasks.common.sealed import find_sealed
 
 if TYPE_CHECKING:
     import psutil
-
-log = logging.getLogger(__name__)
 
 
 class StartedProcess(TypedDict):
@@ -90,13 +87,7 @@ class Background:
 
     def _read_record(self) -> StartedProcess | None:
         hint = f"It ends no process: if the {self.name} still runs, end it manually."
-        try:
-            return cast(StartedProcess, read_sealed(self.record, hint))
-        except FileNotFoundError:
-            return None
-        except IntegrityError as error:
-            log.warning("%s", error)
-            return None
+        return cast("StartedProcess | None", find_sealed(self.record, hint))
 
 
 def end_of(log: Path) -> str:

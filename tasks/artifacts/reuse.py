@@ -7,7 +7,6 @@
 - Unfinished builds by other versions: equal inputs and settings, under other code or other libraries.
 """
 
-import logging
 import os
 import time
 import uuid
@@ -23,8 +22,7 @@ from tasks.artifacts.identity import FORMAT, Identity, IdentityParts, difference
 from tasks.artifacts.lease import is_alive
 from tasks.artifacts.manifest import MANIFEST, read_manifest
 from tasks.artifacts.published import is_set_aside, of_another_format
-
-log = logging.getLogger(__name__)
+from tasks.common.sealed import find_sealed
 
 HINT = "Remove the file: then the stage is built, or can be accepted again."
 
@@ -179,12 +177,8 @@ def other_version(root: Path, identity: Identity) -> OtherVersion | None:
     process holds; None if there is none."""
     parts, found = identity.parts(), []
     for text in (root / "work").glob(f"*/{IDENTITY}"):
-        try:
-            theirs = read_sealed(text, "Remove it: the finished parts of the build are kept.")
-        except FileNotFoundError:  # Its build has ended since it was listed.
-            continue
-        except IntegrityError as error:
-            log.warning("%s", error)
+        theirs = find_sealed(text, "Remove it: the finished parts of the build are kept.")
+        if theirs is None:  # Its build may have ended since it was listed.
             continue
         key = text.parent.name.partition(".")[0]
         alike = all(theirs.get(part) == parts[part] for part in parts if part not in VERSIONED)

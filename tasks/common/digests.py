@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from model.checksummed_json import read_sealed, write_sealed
+from model.checksummed_json import write_sealed
 from model.digests import digest_bytes, open_file
-from model.errors import IntegrityError
 from model.file_content import ChangedInput, Content, content_of_stream
 from model.files import NOT_WRITABLE
+from tasks.common.sealed import find_sealed
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +38,9 @@ class InputDigests:
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
-        self._known: dict[str, Any] = {}
-        self._changed = False
-        if cache.exists():
-            try:
-                self._known = read_sealed(cache, "It is rewritten, and all input is hashed again.")["files"]
-            except IntegrityError as error:
-                log.warning("%s", error)
-                self._changed = True
+        found = find_sealed(cache, "It is rewritten, and all input is hashed again.")
+        self._known: dict[str, Any] = {} if found is None else found["files"]
+        self._changed = found is None and cache.exists()
 
     def digest(self, path: Path) -> str:
         return self.content(path).digest

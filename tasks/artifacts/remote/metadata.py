@@ -17,6 +17,7 @@ from tasks.artifacts.remote.artifacts import MANIFESTS, check_names, create_stub
 from tasks.artifacts.remote.attach import FOLDER, check_store
 from tasks.artifacts.remote.object_store import Listed, ObjectStore
 from tasks.artifacts.reuse import HINT as ALIAS_LOST
+from tasks.common.sealed import find_sealed
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,9 @@ def pull_metadata(root: Path, store: ObjectStore) -> None:
     identity, or different promotions of one number.
     """
     check_store(root, store)
-    seen = _seen(root)
+    seen: dict[str, str | None] = (
+        find_sealed(root / FOLDER / SEEN, "Then all metadata is read from the store again.") or {}
+    )
     kinds = (MANIFESTS, ALIASES, RUNS, NIGHTS, PROMOTIONS, FORGOTTEN)
     listed: dict[str, Listed] = {}
     for found in store.run_all([lambda kind=kind: store.list_objects(kind) for kind in kinds]):
@@ -290,13 +293,3 @@ def _relocated(record: BuiltRun, root: Path) -> BuiltRun:
     if page := record.get("page"):
         relocated["page"] = moved(page)
     return relocated
-
-
-def _seen(root: Path) -> dict[str, str | None]:
-    try:
-        return read_sealed(root / FOLDER / SEEN, "Then all metadata is read from the store again.")
-    except FileNotFoundError:
-        return {}
-    except IntegrityError as error:
-        log.warning("%s", error)
-        return {}

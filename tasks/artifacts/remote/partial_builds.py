@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from model.checksummed_json import read_sealed, write_sealed
+from model.checksummed_json import write_sealed
 from model.digests import digest_file
-from model.errors import BessemerError, IntegrityError
+from model.errors import BessemerError
 from model.files import link_or_copy
 from tasks.artifacts.remote.artifacts import check_names, part_key, put_parts
 from tasks.artifacts.remote.attach import temporary_folder
 from tasks.artifacts.remote.object_store import ObjectStore
 from tasks.artifacts.workspace import FileEntry, UnitRecord, read_record, write_record
+from tasks.common.sealed import find_sealed
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,8 @@ def download_partial_build(root: Path, store: ObjectStore, stage: str, identity:
     mixed. A file that the store lost is left out with its group or unit, as if it had not been finished.
     """
     kept: PartialBuild | None = store.find(unfinished_key(stage, identity))
-    writers = _writers(folder)
+    known = find_sealed(folder / WRITERS, "Then the files of the build are downloaded again.")
+    writers: list[str] = [] if known is None else known["writers"]
     fetched = 0
     if kept is not None and kept["writer"] not in writers:
         _empty(folder)
@@ -246,16 +248,6 @@ class PartialBuildUploader:
             return request
 
         self._store.run_all([put(digest, name) for digest, name in names.items() if digest not in self._uploaded])
-
-
-def _writers(folder: Path) -> list[str]:
-    try:
-        return read_sealed(folder / WRITERS, "Then the files of the build are downloaded again.")["writers"]
-    except FileNotFoundError:
-        return []
-    except IntegrityError as error:
-        log.warning("%s", error)
-        return []
 
 
 def _empty(folder: Path) -> None:

@@ -45,7 +45,7 @@ def test_one_whose_identity_is_damaged_is_named_and_left_out(tmp_path: Path, cap
     assert f"{folder / IDENTITY} is damaged" in caplog.text
 
 
-@pytest.mark.parametrize("looked", ["read_sealed", "is_set_aside"])
+@pytest.mark.parametrize("looked", ["find_sealed", "is_set_aside"])
 def test_what_another_process_removes_meanwhile_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked: str
 ) -> None:
@@ -60,7 +60,7 @@ def test_what_another_process_removes_meanwhile_is_passed_over(
         return look(path, *more)
 
     monkeypatch.setattr(reuse, looked, look_late)
-    if looked == "read_sealed":
+    if looked == "find_sealed":
         assert other_version(tmp_path, NOW) is None
     else:
         assert explain_miss(tmp_path, NOW).cause == NONE_YET
