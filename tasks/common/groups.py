@@ -1,4 +1,6 @@
-"""Groups of neighbouring entries of arrays: where each group begins, and which entries are its first."""
+"""Sorted arrays: where each group of neighbouring entries begins, which entries are its first, and where values are."""
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,3 +28,12 @@ def begins_group(*columns: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
 def first_of_group(begins: npt.NDArray[np.bool_]) -> I64:
     """Return the first entry of the group of each entry, by which entries begin one."""
     return np.flatnonzero(begins)[np.cumsum(begins) - 1]
+
+
+def find_sorted(values: npt.NDArray[Any], sought: npt.NDArray[Any]) -> tuple[I64, npt.NDArray[np.bool_]]:
+    """Return the first place of each of `sought` in ascending `values`, and which are there; the place of another is
+    that of the next larger value, or the end."""
+    places = np.searchsorted(values, sought)
+    is_there = places < values.size
+    is_there[is_there] = values[places[is_there]] == sought[is_there]
+    return places, is_there

@@ -18,11 +18,11 @@ import pyarrow as pa
 from model.kernels import kernel
 from tasks.artifacts.results import BenchmarkCounts
 from tasks.artifacts.tables.schema import LEAKS
-from tasks.common.groups import begins_group
+from tasks.common.groups import begins_group, find_sorted
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.forms import CHOICE_WORDS, HALF, RUN, SHORT, SIMILAR, TOGETHER, WHOLE
-from tasks.decontaminate.ngrams import ItemIndex, find_sorted
+from tasks.decontaminate.ngrams import ItemIndex
 from tasks.decontaminate.scan import Stretches
 from tasks.decontaminate.seeds import I64, WORD_UNITS, units_of
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from model.errors import InputError
 from model.kernels import kernel
-from tasks.common.groups import begins_group
+from tasks.common.groups import begins_group, find_sorted
 from tasks.common.utf8 import GOLDEN
 from tasks.decontaminate.benchmarks import CHOICE, Item
 from tasks.decontaminate.config import DecontaminateConfig
@@ -165,15 +165,6 @@ def build_index(items: Iterable[Item], config: DecontaminateConfig) -> ItemIndex
         np.array([0, bitmaps[0].size, bitmaps[0].size + bitmaps[1].size]),
         _items_of_words(all_words, part_first[item_first]),
     )
-
-
-def find_sorted(values: npt.NDArray[np.integer], sought: npt.NDArray[np.integer]) -> tuple[I64, npt.NDArray[np.bool_]]:
-    """Return the first place of each of `sought` in ascending `values`, and which are there; the place of another is
-    that of the next larger value, or the end."""
-    places = np.searchsorted(values, sought)
-    is_there = places < values.size
-    is_there[is_there] = values[places[is_there]] == sought[is_there]
-    return places, is_there
 
 
 @kernel

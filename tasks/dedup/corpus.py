@@ -102,12 +102,12 @@ class Corpus:
 
     def signature_rows(self, rows: I64) -> U32:
         """Return signatures of the given documents (ascending global rows), for few of them."""
-        bounds = np.searchsorted(rows, self.first_row)
-        pieces = [
-            part[rows[bounds[index] : bounds[index + 1]] - self.first_row[index]]
-            for index, part in enumerate(self.signatures)
-        ]
-        return np.concatenate(pieces)
+        return np.concatenate([part[own] for part, own in zip(self.signatures, self.rows_by_part(rows), strict=True)])
+
+    def rows_by_part(self, rows: I64) -> list[I64]:
+        """Return ascending global rows part by part, counted from the part's first."""
+        own = np.split(rows, np.searchsorted(rows, self.first_row[1:-1]))
+        return [mine - first for mine, first in zip(own, self.first_row[:-1], strict=True)]
 
     def earlier_identity(self, row: int) -> str | None:
         """Return the identity of the earlier artifact that a row comes from; None for this run's own documents."""
@@ -129,7 +129,11 @@ def read_corpus(
     parts = [*earlier_parts(earlier, config), *_current_parts(documents, config)]
     scratch = workspace.within("signatures")
     _sign_parts(parts, config, scratch, workspace, executor)
-    facts = functools.partial(_load_facts, scratch)
+
+    def facts(index: int) -> Any:
+        """Open a part's arrays, which are read lazily; close it, since there may be more parts than open files."""
+        return np.load(scratch.file(_facts_name(index)))
+
     rows_of_parts, names = [], set[str]()
     for index in range(len(parts)):
         with facts(index) as part:
@@ -183,7 +187,7 @@ def _sign_parts(
 ) -> None:
     work = Work(
         functools.partial(_sign_part, config, scratch.for_worker()),
-        name=lambda index: _part_name(parts[index]),
+        name=lambda index: parts[index].name,
         arguments=lambda index: (parts[index],),
     )
     count = len(parts)
@@ -234,15 +238,6 @@ def _sign_current_part(source_part: CurrentPart, config: DedupConfig) -> tuple[U
     return signatures, facts
 
 
-def _part_name(source_part: EarlierPart | CurrentPart) -> str:
-    return source_part.documents.name if isinstance(source_part, EarlierPart) else source_part.name
-
-
-def _load_facts(scratch: Workspace, index: int) -> Any:
-    """Open a part's arrays, which are read lazily; close it, since there may be more parts than files may be open."""
-    return np.load(scratch.file(_facts_name(index)))
-
-
 def _facts_name(index: int) -> str:
     return f"{unit_name(index)}.npz"
 
@@ -261,10 +256,10 @@ def write_shingle_sets(corpus: Corpus, rows: I64, config: DedupConfig, target: P
 
     Returns (all sets in a line, memory-mapped; where each set begins, rows + 1 values).
     """
-    bounds = np.searchsorted(rows, corpus.first_row)
+    by_part = corpus.rows_by_part(rows)
 
     def of_part(index: int) -> tuple[U64, I64]:
-        wanted = rows[bounds[index] : bounds[index + 1]] - corpus.first_row[index]
+        wanted = by_part[index]
         if not wanted.size:
             return np.empty(0, np.uint64), np.empty(0, np.int64)
         data, offsets = text_buffers(corpus.texts_of_part(index))
@@ -284,10 +279,8 @@ def write_shingle_sets(corpus: Corpus, rows: I64, config: DedupConfig, target: P
 
 def write_signatures(corpus: Corpus, rows: I64, target: Path) -> U32:
     """Write signatures of the given documents (ascending global rows); returns them memory-mapped, (rows, length)."""
-    bounds = np.searchsorted(rows, corpus.first_row)
     with target.open("wb") as stream:
-        for index, part in enumerate(corpus.signatures):
-            wanted = rows[bounds[index] : bounds[index + 1]] - corpus.first_row[index]
+        for part, wanted in zip(corpus.signatures, corpus.rows_by_part(rows), strict=True):
             for begin in range(0, wanted.size, ROWS_COPIED):
                 stream.write(np.ascontiguousarray(part[wanted[begin : begin + ROWS_COPIED]]).data)
     length = corpus.signatures[0].shape[1]

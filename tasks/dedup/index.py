@@ -47,6 +47,11 @@ class EarlierPart:
     uncut: Path | None
     """Whole texts of documents that were cut after they had been compared."""
 
+    @property
+    def name(self) -> str:
+        """The name of the file of its documents."""
+        return self.documents.name
+
     def index(self, columns: Sequence[str]) -> pa.Table:
         """Return columns of the INDEX rows."""
         return read_table(self.index_file, columns)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from tasks.common.groups import find_sorted
 from tasks.common.utf8 import GOLDEN
 from tasks.evaluate.scores import HeldoutRows
 
@@ -33,11 +34,8 @@ def repeated_tokens(documents: Sequence[np.ndarray], rows: Iterable[np.ndarray])
     held = np.unique(np.concatenate([np.zeros(0, dtype=np.uint64), *hashes]))
     is_read = np.zeros(len(held), dtype=np.bool_)
     for tokens in rows:
-        mine = passage_hashes(tokens).reshape(-1)
-        place = np.searchsorted(held, mine)
-        found = place < len(held)
-        found[found] = held[place[found]] == mine[found]
-        is_read[place[found]] = True
+        places, is_held = find_sorted(held, passage_hashes(tokens).reshape(-1))
+        is_read[places[is_held]] = True
     return [
         _covered(is_read[np.searchsorted(held, mine)], len(ids)) for ids, mine in zip(documents, hashes, strict=True)
     ]

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.artifacts.tables.rows import DOC_ID_BYTES
+from tasks.common.groups import find_sorted
 
 IDS_IN_A_RUN = 1 << 16
 
@@ -50,8 +51,7 @@ class SeenIds:
         self._flush()
         is_known = np.zeros(doc_ids.size, np.bool_)
         for run in self._runs:
-            place = np.searchsorted(run, doc_ids)
-            is_known |= run[np.minimum(place, run.size - 1)] == doc_ids
+            is_known |= find_sorted(run, doc_ids)[1]
         self._append(doc_ids[~is_known])
         return doc_ids[is_known]
 
