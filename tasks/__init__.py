@@ -9,6 +9,6 @@
 7. train: SEQUENCES + ORDER -> MODEL
 8. evaluate: MODEL + TOKENIZER + HELDOUT + ITEMS + LEAKS -> SCORES
 
-Stages are strangers: they meet in a flow, through artifacts. Each folder has the same furniture: `config.py`, files
-named for their idea, and `task.py`, the thin face that Prefect sees.
+Stages do not import each other: a flow passes artifacts from one to the next. Each stage's folder has `config.py`, its
+settings, and `stage.py`, which says what decides its identity and builds it.
 """

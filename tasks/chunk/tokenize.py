@@ -161,11 +161,9 @@ class TokenFile:
 
 def token_files(tokens: Sequence[Path], documents: Sequence[Path]) -> list[TokenFile]:
     """Return the files of all parts with the sources in them, so that a part is read for these only."""
-    return [TokenFile(*pair, _sources(pair[0])) for pair in zip(tokens, documents, strict=True)]
-
-
-def _sources(path: Path) -> frozenset[str]:
-    return frozenset(pc.unique(read_table(path, ["source"]).column("source")).to_pylist())
+    columns = (read_table(path, ["source"]).column("source") for path in tokens)
+    sources = (frozenset(pc.unique(column).to_pylist()) for column in columns)
+    return [TokenFile(*part) for part in zip(tokens, documents, sources, strict=True)]
 
 
 def read_blocks(

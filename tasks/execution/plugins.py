@@ -25,6 +25,7 @@ from model.digests import digest_bytes, read_bytes
 from model.errors import RecipeError
 from tasks.common.definition_text import PACKAGES
 from tasks.common.digests import combined_digest
+from tasks.common.scopes import IMPORTS, imported
 
 _DYNAMIC = frozenset({"__import__", "import_module", "exec", "eval"})
 
@@ -188,14 +189,11 @@ def _imports(tree: ast.Module, module: str, path: Path, folder: Path, where: str
     found: list[str] = []
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join(filter(None, [*parents, node.module]))
-            found += [base] if base else []
-            children = [f"{base}.{alias.name}".strip(".") for alias in node.names]
-            found += [child for child in children if _file_of(child, folder) is not None]
+        if isinstance(node, IMPORTS):
+            for base, names in imported(node, package):
+                found += filter(None, [base.strip(".")])
+                children = [f"{base}.{name}".strip(".") for name in names]
+                found += [child for child in children if _file_of(child, folder) is not None]
         elif isinstance(node, ast.Call):
             called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             if called in _DYNAMIC:
