@@ -1,6 +1,7 @@
 """Plotly figures of the data: document flow, mixture, benchmark leaks, tokens per character, and artifact lineage."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 from flows.metrics.formatting import format_bytes, format_duration, format_language, plot_text
@@ -49,6 +50,9 @@ ROW_HEIGHT = 46
 
 ARC_POINTS = 24
 
+Flows = Counter[tuple[str, str, str]]
+"""Documents between nodes: where they begin and end, and their source."""
+
 OUTSIDE = {"textposition": "outside", "cliponaxis": False}
 """Texts of bars beyond their ends."""
 
@@ -62,64 +66,52 @@ def funnel_figure(reports: dict[str, StageReport], colours: dict[str, int]) -> F
     stages = [stage for stage in PASSED if stage in reports]
     if not stages or not reports[stages[0]].total().documents_out:
         return None
-    wide, narrow = _Flows(), _Flows()
+    wide, narrow = Flows(), Flows()
     kept = PASSED[stages[-1]]
     # A stage that kept every document has no node.
-    shown = [stage for stage in stages if any(_removals(stage, reports[stage].total()).values())] or stages[-1:]
+    shown = [stage for stage in stages if _removals(stage, reports[stage].total())] or stages[-1:]
     for source in colours:
         node = begin = f"{SOURCE_PREFIX}{source}"
         for stage in shown:
             counts = reports[stage].sources.get(source, SourceCounts())
             end = kept if stage == shown[-1] else PASSED[stage]
             for outcome, documents in _removals(stage, counts).items():
-                wide.add(node, outcome, documents, source)
-                narrow.add(begin, outcome, documents, source)
-            wide.add(node, end, counts.documents_out, source)
+                wide[node, outcome, source] += documents
+                narrow[begin, outcome, source] += documents
+            wide[node, end, source] += counts.documents_out
             node = end
-        narrow.add(begin, kept, reports[shown[-1]].sources.get(source, SourceCounts()).documents_out, source)
+        narrow[begin, kept, source] += reports[shown[-1]].sources.get(source, SourceCounts()).documents_out
     return {
-        **_sankey(wide, colours, kept, height=300 + 24 * len(colours)),
-        "narrow": _sankey(narrow, colours, kept, height=240 + 24 * len(colours)),
+        **_sankey(+wide, colours, kept, height=300 + 24 * len(colours)),
+        "narrow": _sankey(+narrow, colours, kept, height=240 + 24 * len(colours)),
     }
 
 
-class _Flows:
-    """Numbers of documents between nodes, by source."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, int] = {}
-        self.links: dict[tuple[str, str, str], int] = {}
-        self.amounts: dict[str, int] = {}
-
-    def add(self, begin: str, end: str, documents: int, source: str) -> None:
-        if documents:
-            for name in (begin, end):
-                self.nodes.setdefault(name, len(self.nodes))
-            self.links[begin, end, source] = self.links.get((begin, end, source), 0) + documents
-            self.amounts[end] = self.amounts.get(end, 0) + documents
-            if begin.startswith(SOURCE_PREFIX):
-                self.amounts[begin] = self.amounts.get(begin, 0) + documents
+def _removals(stage: str, counts: SourceCounts) -> Counter[str]:
+    """Return outcome -> documents that a stage did not pass on, without outcomes of none."""
+    return +Counter({LOST[stage]: counts.dropped.total(), UNREADABLE: counts.rejected, HELD_OUT: counts.held_out})
 
 
-def _removals(stage: str, counts: SourceCounts) -> dict[str, int]:
-    return {LOST[stage]: counts.dropped.total(), UNREADABLE: counts.rejected, HELD_OUT: counts.held_out}
-
-
-def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> Figure:
-    links = list(flows.links.items())
+def _sankey(flows: Flows, colours: dict[str, int], kept: str, height: int) -> Figure:
+    links = list(flows.items())
+    nodes = list(dict.fromkeys(name for begin, end, _ in flows for name in (begin, end)))
+    amounts: Counter[str] = Counter()
+    for (begin, end, _), documents in links:
+        amounts[end] += documents
+        amounts[begin] += documents if begin.startswith(SOURCE_PREFIX) else 0
     trace = {
         "type": "sankey",
         "arrangement": "snap",
         "node": {
-            "label": [f"{plot_text(name.removeprefix(SOURCE_PREFIX))} {flows.amounts[name]:,}" for name in flows.nodes],
+            "label": [f"{plot_text(name.removeprefix(SOURCE_PREFIX))} {amounts[name]:,}" for name in nodes],
             "align": "left",
             "pad": 14,
             "thickness": 12,
             "hovertemplate": "%{label} documents<extra></extra>",
         },
         "link": {
-            "source": [flows.nodes[begin] for (begin, _, _), _ in links],
-            "target": [flows.nodes[end] for (_, end, _), _ in links],
+            "source": [nodes.index(begin) for (begin, _, _), _ in links],
+            "target": [nodes.index(end) for (_, end, _), _ in links],
             "value": [documents for _, documents in links],
             "customdata": [f"{plot_text(source)}: {plot_text(end)}" for (_, end, source), _ in links],
             "hovertemplate": "%{customdata}, %{value:,} documents<extra></extra>",
@@ -131,7 +123,7 @@ def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> F
                 else "good"
                 if name in (kept, HELD_OUT)
                 else "muted0"
-                for name in flows.nodes
+                for name in nodes
             ],
             "link_roles": [f"s{colours[source]}" for (_, _, source), _ in links],
         },

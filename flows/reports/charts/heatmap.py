@@ -68,13 +68,14 @@ class ActivationMap:
         return np.where(np.isfinite(self.largest), powers, np.nan)
 
 
-def training_activation_map(train: Artifact) -> ActivationMap | None:
-    """Return the map of a training's artifact, over the steps that led to its weights; None without recordings."""
+def activations_figure(train: Artifact) -> Figure | None:
+    """Return the heat map of a training's artifact, over the steps that led to its weights; None without recordings."""
     metrics = final_rows(train.table("metrics"), train.table("steps")) if train.rows("metrics") else None
     if metrics is None or not any(record.name == DESCRIPTION for record in train.records):
         return None
     names = json.loads(train.file(DESCRIPTION).read_text(encoding="utf-8")).get("activation_ranges", [])
-    return activation_map(metrics, names, MAX_COLUMNS)
+    heat = activation_map(metrics, names, MAX_COLUMNS)
+    return None if heat is None else heatmap_figure(heat)
 
 
 def activation_map(metrics: pa.Table, names: Sequence[str], most_columns: int) -> ActivationMap | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from flows.metrics.formatting import format_shots, plot_text
-from flows.metrics.lines import BitsLine, Duplicates, RuleLine
+from flows.metrics.lines import BitsLine, Duplicates, Metrics
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach, upright
 from tasks.artifacts.tables.rows import GapRow, ScoreRow
@@ -16,6 +16,8 @@ PREDICTORS = (("model", "this model"), ("5gram", "5-gram"), ("unigram", "token u
 MEAN = "all (mean)"
 """Label of the row over all held-out sources, which is their unweighted mean."""
 
+MAX_RULES = 12
+
 SUBSET_OFFSET = 0.22
 """Vertical distance between the subsets of one benchmark, in lines."""
 
@@ -23,8 +25,10 @@ MAIN_METRICS = ("acc", "exact", "f1", "rouge_1", "rouge_2", "rouge_l")
 """Metrics from 0 to 1; the first that a benchmark has is drawn."""
 
 
-def bits_figure(lines: list[BitsLine]) -> Figure:
-    """Return bits per byte by held-out source, of the model and its baselines; lower is better."""
+def bits_figure(lines: list[BitsLine]) -> Figure | None:
+    """Return bits per byte by held-out source, of the model and its baselines, lower is better; None without any."""
+    if not lines:
+        return None
     ordered = list(reversed(lines))
     names = [MEAN if line["source"] == "all" else plot_text(line["source"]) for line in ordered]
     roles = ("muted1", "muted0", "series1", "accent")
@@ -92,12 +96,13 @@ def _line_name(task: str, shots: int) -> str:
     return f"{plot_text(task)}, {format_shots(shots)}"
 
 
-def removed_figure(lines: list[RuleLine], read: dict[str, int], colours: dict[str, int]) -> Figure:
-    """Return the documents that each rule removed, by source; hover text shows their share of the source.
-
-    `lines` is the metric `removed`, `read` the number of sampled documents of each source, `colours` the sources'
-    colour numbers.
-    """
+def removed_figure(findings: Metrics, colours: dict[str, int]) -> Figure | None:
+    """Return the documents that the rules which removed most removed, by source; hover text shows their share of the
+    source. None where no rule removed any. `colours` are the sources' colour numbers."""
+    lines = sorted(findings["removed"], key=lambda line: -line["documents"])[:MAX_RULES]
+    if not lines:
+        return None
+    read = {line["source"]: line.get("sample", 0) for line in findings["funnel"]}
     ordered = list(reversed(lines))
     names = [plot_text(line["rule"]) for line in ordered]
     data = []
@@ -118,9 +123,11 @@ def removed_figure(lines: list[RuleLine], read: dict[str, int], colours: dict[st
     )
 
 
-def duplicates_figure(duplicates: Duplicates) -> Figure:
-    """Return the recall of near-duplicate search by similarity: expected of the LSH bands, and of injected copies."""
-    planted = duplicates["planted"]
+def duplicates_figure(duplicates: Duplicates) -> Figure | None:
+    """Return the recall of near-duplicate search by similarity, expected of the LSH bands, and of injected copies; None
+    where none were injected."""
+    if not duplicates or not (planted := duplicates["planted"])["planted"]:
+        return None
     bins = [entry for entry in planted["bins"] if entry[2]]
     similarities, expected = ([point[place] for point in duplicates["s_curve"]] for place in (0, 1))
     hover = "expected %{y:.1%} at %{x}"

@@ -237,12 +237,9 @@ def _hover_text(event: EventRow) -> str:
     if event["positions"]:
         lines.append(f"positions {min(event['positions']):,} to {max(event['positions']) + 1:,} of ORDER")
     details = json.loads(event["detail"])
-    lines += [f"{name}: {_format_value(value)}" for name, value in details.items() if name not in HIDDEN_DETAILS]
+    shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in details.items()}
+    lines += [f"{name}: {shorten(text, MAX_VALUE_CHARS)}" for name, text in shown.items() if name not in HIDDEN_DETAILS]
     return "<br>".join(html.escape(line, quote=False) for line in lines)
-
-
-def _format_value(value: Any) -> str:
-    return shorten(value if isinstance(value, str) else json.dumps(value), MAX_VALUE_CHARS)
 
 
 def speed_figure(perf: pa.Table, metrics: pa.Table) -> Figure | None:

@@ -15,11 +15,11 @@ from urllib.parse import quote
 from flows.metrics.accounting import describe_conservation
 from flows.metrics.formatting import format_count, format_duration, loss_unit
 from flows.metrics.heldout import METRICS_BY_NAME, format_heldout_metric, mean_words
-from flows.metrics.lines import BitsLine, Duplicates, Metrics, RuleLine
+from flows.metrics.lines import BitsLine, Metrics, RuleLine
 from flows.metrics.run_metrics import EMPTY, METRICS_FILE, metric_readers, missing_artifacts, open_artifacts, samples
 from flows.reports.charts.data import PASSED, funnel_figure, leak_figure, lineage_figure, mixture_figure, token_figure
 from flows.reports.charts.figure import Figure
-from flows.reports.charts.heatmap import heatmap_figure, training_activation_map
+from flows.reports.charts.heatmap import activations_figure
 from flows.reports.charts.scores import (
     PREDICTORS,
     bits_figure,
@@ -52,8 +52,6 @@ from model.files import NOT_WRITABLE, write_atomically
 from tasks.artifacts.artifact import Artifact
 
 MAX_RULES = 40
-
-MAX_RULES_DRAWN = 12
 
 MAX_SAMPLES = 12
 
@@ -252,33 +250,22 @@ def _figures(
 ) -> dict[str, Figure]:
     """Return the figures by name; a figure without data is left out."""
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
-    outcomes = {line["stage"]: line["outcome"] for line in findings["stages"]}
+    outcomes, train = {line["stage"]: line["outcome"] for line in findings["stages"]}, artifacts.get("train")
     made = {
         "funnel": attempt("document flow", lambda: funnel_figure(reports, colours), None),
         "mixture": attempt("mixture", lambda: mixture_figure(findings["mixture"]), None),
-        "removed": attempt("removals by rule", lambda: _removed(findings, colours), None),
-        "duplicates": attempt("duplicates", lambda: _duplicates(findings["duplicates"]), None),
+        "removed": attempt("removals by rule", lambda: removed_figure(findings, colours), None),
+        "duplicates": attempt("duplicates", lambda: duplicates_figure(findings["duplicates"]), None),
         "leaks": attempt("leaks by benchmark", lambda: leak_figure(findings["leaks"]), None),
         "tokens": attempt("tokens per character", lambda: _tokens(findings), None),
         "training": attempt("training", lambda: _training(artifacts, findings), None),
-        "heat": attempt("activations", lambda: _heat(artifacts), None),
-        "speed": attempt("speed", lambda: _speed(artifacts), None),
-        "bits": attempt("bits per byte", lambda: bits_figure(bits) if bits else None, None),
+        "heat": attempt("activations", lambda: activations_figure(train) if train else None, None),
+        "speed": attempt("speed", lambda: _speed(train) if train else None, None),
+        "bits": attempt("bits per byte", lambda: bits_figure(bits), None),
         "scores": attempt("scores", lambda: scores_figure(findings["scores"]), None),
         "lineage": attempt("lineage", lambda: lineage_figure(artifacts, outcomes), None),
     }
     return {name: figure for name, figure in made.items() if figure}
-
-
-def _removed(findings: Metrics, colours: dict[str, int]) -> Figure | None:
-    """Return the figure of the rules that removed most; None where no rule removed anything."""
-    lines = sorted(findings["removed"], key=lambda line: -line["documents"])[:MAX_RULES_DRAWN]
-    sampled = {line["source"]: line.get("sample", 0) for line in findings["funnel"]}
-    return removed_figure(lines, sampled, colours) if lines else None
-
-
-def _duplicates(duplicates: Duplicates) -> Figure | None:
-    return duplicates_figure(duplicates) if duplicates and duplicates["planted"]["planted"] else None
 
 
 def _tokens(findings: Metrics) -> Figure | None:
@@ -313,16 +300,8 @@ def _bytes_per_token(artifacts: dict[str, Artifact], findings: Metrics) -> float
     return sum(share * length for share, length in shares) / whole if whole else None
 
 
-def _heat(artifacts: dict[str, Artifact]) -> Figure | None:
-    """Return the activation heat map; None where no activations were recorded."""
-    heat = training_activation_map(artifacts["train"]) if "train" in artifacts else None
-    return None if heat is None else heatmap_figure(heat)
-
-
-def _speed(artifacts: dict[str, Artifact]) -> Figure | None:
-    if "train" not in artifacts or not artifacts["train"].rows("perf"):
-        return None
-    return speed_figure(artifacts["train"].table("perf"), artifacts["train"].table("metrics"))
+def _speed(train: Artifact) -> Figure | None:
+    return speed_figure(train.table("perf"), train.table("metrics")) if train.rows("perf") else None
 
 
 def key_figures(record: RunData, findings: Metrics) -> list[Tile]:
