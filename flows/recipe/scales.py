@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.recipe.schema import Recipe
+from flows.recipe.schema import Recipe, differing_settings
 from model.errors import RecipeError
 from model.files import write_atomically
 from tasks.sample.config import SOURCE_NAME
@@ -137,15 +137,5 @@ def _record(number: int, text: str, source: Mapping[str, Any]) -> dict[str, str]
 
 def changed_sizes(recipe: Recipe, twin: Recipe) -> dict[str, tuple[Any, Any]]:
     """Return key -> (recipe's value, twin's) of the resolved settings that differ, without paths of sources."""
-    one, other = _flat(recipe.model_dump(mode="json")), _flat(twin.model_dump(mode="json"))
-    found = {key: (one.get(key), other.get(key)) for key in sorted({*one, *other}) if one.get(key) != other.get(key)}
-    return {key: values for key, values in found.items() if not key.endswith(".paths")}
-
-
-def _flat(value: Any, above: str = "") -> dict[str, Any]:
-    """Return the values of nested tables by dotted key; entries of a list of tables are named by their `name`."""
-    if isinstance(value, dict) and value:
-        return {k: v for name, item in value.items() for k, v in _flat(item, f"{above}.{name}".lstrip(".")).items()}
-    if isinstance(value, list) and value and all(isinstance(item, dict) and "name" in item for item in value):
-        return {k: v for item in value for k, v in _flat(item, f"{above}.{item['name']}").items()}
-    return {above: value}
+    differing = differing_settings(recipe.model_dump(mode="json"), twin.model_dump(mode="json"))
+    return {key: (one, other) for key, one, other in differing if not key.endswith(".paths")}

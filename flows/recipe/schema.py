@@ -3,7 +3,7 @@
 import functools
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -101,6 +101,24 @@ class Recipe(StrictConfig):
                     line = line_of(text, (*there, *key.split("."))) or line_of(text, there)
                     return f"{self._source.path}, line {line}"
         return str(self._source.path)
+
+
+def differing_settings(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield the dotted path and both values of each setting in which two recipes, as JSON values, differ; entries of a
+    list of named tables are matched by name."""
+    first, second = _by_name(first), _by_name(second)
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in sorted({*first, *second}):
+            inner = f"{path}.{key}" if path else str(key)
+            yield from differing_settings(first.get(key), second.get(key), inner)
+    elif first != second:
+        yield path, first, second
+
+
+def _by_name(value: Any) -> Any:
+    if isinstance(value, list) and value and all(isinstance(one, dict) and "name" in one for one in value):
+        return {one["name"]: one for one in value}
+    return value
 
 
 def credentials_problem(values: Any) -> str:

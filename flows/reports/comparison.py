@@ -4,7 +4,7 @@ Only records and artifacts are read. `flows.reports.comparison_page` renders the
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeVar
 
@@ -13,6 +13,7 @@ from flows.metrics.heldout import fair_documents, held_out, is_same_text, mean_o
 from flows.metrics.lines import FunnelLine, Metrics
 from flows.metrics.run_metrics import metrics_of, open_artifacts
 from flows.metrics.statistics import Z_95
+from flows.recipe.schema import differing_settings
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import main_rows
 from flows.runs.record import RunData, read_recipe, state_of
@@ -123,7 +124,9 @@ def compare(first: RunData, second: RunData) -> Comparison:
             {"run_id": record["run_id"], "recipe": record["recipe_name"], "state": state_of(record)}
             for record in records
         ],
-        "recipe": list(recipe_differences(_recipe(first), _recipe(second))),
+        "recipe": [
+            {"path": path, "values": [*values]} for path, *values in differing_settings(_recipe(first), _recipe(second))
+        ],
         "stages": [_stage(stage, *artifacts) for stage in STAGES if any(stage in found for found in artifacts)],
         "documents": _pairs([found["funnel"] for found in findings], lambda line: line["source"], _kept),
         "mixture": _pairs(mixtures, lambda line: line["source"], lambda line: line["realised_share"]),
@@ -209,23 +212,6 @@ def _on_common_documents(first: dict[str, Artifact], second: dict[str, Artifact]
     return found
 
 
-def recipe_differences(first: Any, second: Any, path: str = "") -> Iterator[ComparedSetting]:
-    """Yield each setting that differs; entries of a list of named tables are matched by name."""
-    first, second = _by_name(first), _by_name(second)
-    if isinstance(first, dict) and isinstance(second, dict):
-        for key in sorted({*first, *second}):
-            inner = f"{path}.{key}" if path else str(key)
-            yield from recipe_differences(first.get(key), second.get(key), inner)
-    elif first != second:
-        yield {"path": path, "values": [first, second]}
-
-
-def _by_name(value: Any) -> Any:
-    if isinstance(value, list) and value and all(isinstance(one, dict) and "name" in one for one in value):
-        return {one["name"]: one for one in value}
-    return value
-
-
 def score_differences(artifacts: list[dict[str, Artifact]], scores: list[list[ScoreRow]]) -> list[ComparedScore]:
     """Compare benchmark scores, one entry for each benchmark and number of shots.
 
@@ -238,7 +224,10 @@ def score_differences(artifacts: list[dict[str, Artifact]], scores: list[list[Sc
         # `paired_differences` judges its first argument, here the second run.
         of_first, of_second = (artifact.table("item_scores") for artifact in evaluated if artifact is not None)
         paired = paired_differences(of_second, of_first)
-    tables = [_main_scores(rows) for rows in scores]
+    tables = [
+        {(row["task"], row["metric"], row["shots"]): row for row in main_rows(rows) if row["subset"] == "all"}
+        for rows in scores
+    ]
     found: list[ComparedScore] = []
     for key in (key for key in tables[0] if key in tables[1]):
         first, second = (table[key] for table in tables)
@@ -258,10 +247,6 @@ def score_differences(artifacts: list[dict[str, Artifact]], scores: list[list[Sc
             }
         )
     return found
-
-
-def _main_scores(rows: list[ScoreRow]) -> dict[tuple[str, str, int], ScoreRow]:
-    return {(row["task"], row["metric"], row["shots"]): row for row in main_rows(rows) if row["subset"] == "all"}
 
 
 def _unpaired(first: ScoreRow, second: ScoreRow) -> Difference:

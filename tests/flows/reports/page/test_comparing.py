@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.metrics.heldout import HeldOut
 from flows.metrics.run_metrics import open_artifacts
+from flows.recipe.schema import differing_settings
 from flows.reports import comparison as differing
 from flows.reports import comparison_page
-from flows.reports.comparison import compare, recipe_differences, score_differences
+from flows.reports.comparison import compare, score_differences
 from flows.reports.comparison_page import comparison_document, loss_figure, pairs_figure, scores_figure
 from flows.reports.document import Table
 from model.checksummed_json import write_sealed
@@ -87,8 +88,8 @@ def test_recipes_differ_setting_by_setting(made_run: Any, other: dict[str, Any])
         {"path": "sample.sources.web.weight", "values": [0.5, 1]},
         {"path": "seed", "values": [1, 2]},
     ]
-    assert list(recipe_differences({"a": [1, 2]}, {"a": [1, 3]})) == [{"path": "a", "values": [[1, 2], [1, 3]]}]
-    assert list(recipe_differences({"a": {}}, {"a": {}})) == []
+    assert list(differing_settings({"a": [1, 2]}, {"a": [1, 3]})) == [("a", [1, 2], [1, 3])]
+    assert list(differing_settings({"a": {}}, {"a": {}})) == []
 
 
 class Evaluated:
