@@ -5,8 +5,9 @@ Differences are means with 95% intervals, paired by seed and, for benchmarks, by
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import NotRequired, TypedDict, cast
 
 from flows.experiments.studies import ReportFiles, Setting, write_report
 from flows.experiments.trials import LOSS, SPEED, RunResult
@@ -158,15 +159,7 @@ def _line(
             return {**line, "not_compared": "other text"}
     compared = compare_with_baseline(values, of_base, higher_is_better=higher)
     if compared is not None:
-        line = {
-            **line,
-            "n": compared.n,
-            "base": compared.base,
-            "difference": compared.difference,
-            "low": compared.low,
-            "high": compared.high,
-            "verdict": compared.verdict,
-        }
+        line = cast(MeasureLine, {**line, **asdict(compared)})
     by_item = ({seed: one.items.get(measure, {}) for seed, one in runs.items()} for runs in (mine, base))
     found = compare_items_with_baseline(*by_item)
     if found is not None:

@@ -42,8 +42,9 @@ def suggest(config: SearchConfig, trials: Sequence[Trial]) -> dict[str, Value]:
     else:
         sampler = optuna.samplers.RandomSampler(seed=seed)
     study = optuna_study(config, trials, sampler)
-    suggested = study.ask({key: distribution(axis) for key, axis in config.space.items()})
-    return {key: _value(config.space[key], suggested.params[key]) for key in config.space}
+    suggested = study.ask({key: distribution(axis) for key, axis in config.space.items()}).params
+    # Choices are suggested as JSON.
+    return {key: json.loads(seen) if isinstance(seen := suggested[key], str) else seen for key in config.space}
 
 
 def _good_trials(trials: int) -> int:
@@ -63,23 +64,31 @@ def optuna_study(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=sampler, direction=config.objective.direction)
     sign = 1.0 if config.objective.direction == "minimize" else -1.0
+    space, states = config.space, optuna.trial.TrialState
     for trial in trials:
-        if trial.state in ("failed", "waiting") or not _inside(config, trial):
+        known = all(key in trial.settings and _contains(axis, trial.settings[key]) for key, axis in space.items())
+        if trial.state in ("failed", "waiting") or not known:
             continue
-        losses = {stop.rung: sign * stop.loss for stop in trial.stops if stop.loss is not None}
-        shared = {
-            "params": {key: _as_seen(axis, trial.settings[key]) for key, axis in config.space.items()},
-            "distributions": {key: distribution(axis) for key, axis in config.space.items()},
-            "intermediate_values": losses,
-            "user_attrs": {"trial": trial.number},
+        ends = {
+            "complete": (states.COMPLETE, trial.value),
+            "diverged": (states.COMPLETE, sign * math.inf),
+            "paused": (states.PRUNED, None),
         }
-        if trial.state in ("complete", "diverged"):
-            value = trial.value if trial.state == "complete" else sign * math.inf
-            study.add_trial(optuna.trial.create_trial(value=value, **shared))
-        else:
-            paused = trial.state == "paused"
-            state = optuna.trial.TrialState.PRUNED if paused else optuna.trial.TrialState.RUNNING
-            study.add_trial(optuna.trial.create_trial(state=state, **shared))
+        state, value = ends.get(trial.state, (states.RUNNING, None))
+        seen = {
+            key: json.dumps(trial.settings[key]) if isinstance(axis, Choices) else trial.settings[key]
+            for key, axis in space.items()
+        }
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=state,
+                value=value,
+                params=seen,
+                distributions={key: distribution(axis) for key, axis in space.items()},
+                intermediate_values={stop.rung: sign * stop.loss for stop in trial.stops if stop.loss is not None},
+                user_attrs={"trial": trial.number},
+            )
+        )
     return study
 
 
@@ -94,21 +103,9 @@ def distribution(axis: Range | Choices) -> "BaseDistribution":
     return FloatDistribution(float(axis.low), float(axis.high), log=axis.log)
 
 
-def _as_seen(axis: Range | Choices, value: Value) -> Value:
-    return json.dumps(value) if isinstance(axis, Choices) else value
-
-
-def _value(axis: Range | Choices, seen: Value) -> Value:
-    return json.loads(str(seen)) if isinstance(axis, Choices) else seen
-
-
-def _inside(config: SearchConfig, trial: Trial) -> bool:
-    return all(key in trial.settings and _contains(axis, trial.settings[key]) for key, axis in config.space.items())
-
-
 def _contains(axis: Range | Choices, value: Value) -> bool:
     if isinstance(axis, Choices):
-        return any(type(value) is type(choice) and value == choice for choice in axis.choices)
+        return json.dumps(value) in map(json.dumps, axis.choices)
     if isinstance(value, bool | str) or (axis.is_whole and not isinstance(value, int)):
         return False
     return axis.low <= value <= axis.high
