@@ -4,15 +4,13 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from flows.nightly.config import NotifyConfig, Occasion, read_notify
 from flows.nightly.history import FAILED, INTERRUPTED, PROMOTED, UNDER_WAY, Night
 from flows.nightly.notify import message, notify
 from flows.nightly.recipe import RawRecipe
-from flows.recipe.load import apply_setting, find_recipe, read_toml
+from flows.recipe.load import find_recipe, read_toml
 from flows.runs.model_registry import history
 from flows.runs.record import new_run_id
 from model.errors import BessemerError, IntegrityError
@@ -97,17 +95,9 @@ def notify_start_failures(recipe: str, root: str | Path, settings: Sequence[str]
 
 def _notify_config(recipe: str, settings: Sequence[str]) -> NotifyConfig:
     """Return whom to notify where the recipe may be wrong: as it says, else as the environment says, else nobody."""
-    of_recipe = [partial(_values, recipe, given) for given in dict.fromkeys((tuple(settings), ()))]
-    for read in (*of_recipe, dict[str, Any]):
+    for given in (*dict.fromkeys((tuple(settings), ())), None):
         try:
-            return read_notify(read(), recipe)
+            return read_notify({} if given is None else read_toml(find_recipe(recipe), given)[1], recipe)
         except (BessemerError, OSError, ValueError) as error:
             log.warning("whom to notify cannot be read: %s", error)
     return NotifyConfig()
-
-
-def _values(recipe: str, settings: Sequence[str]) -> dict[str, Any]:
-    _, values = read_toml(find_recipe(recipe))
-    for setting in settings:
-        apply_setting(values, setting)
-    return values

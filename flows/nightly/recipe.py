@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.nightly.config import NightlyConfig, NotifyConfig, read_nightly, read_notify
-from flows.recipe.load import apply_setting, locate_recipe, read_toml, recipe_from
+from flows.recipe.load import locate_recipe, read_toml, recipe_from
 from flows.recipe.resolve import apply_mixture_weights
 from flows.recipe.schema import Recipe
 from flows.runs.lineage import open_run, run_artifacts
@@ -144,9 +144,7 @@ class RawRecipe:
 def read_raw(name: str, root: Path, settings: Sequence[str] = ()) -> RawRecipe:
     """Return the values of a recipe file or shipped recipe; RecipeError for wrong tables [nightly] or [notify]."""
     path = locate_recipe(name, root)
-    _, values = read_toml(path)
-    for setting in settings:
-        apply_setting(values, setting)
+    _, values = read_toml(path, settings)
     origin = f"{path} with --set {without_credentials(' '.join(settings))}" if settings else str(path)
     return RawRecipe(
         values, origin, path.resolve().parent, root, read_nightly(values, origin), read_notify(values, origin)

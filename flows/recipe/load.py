@@ -74,10 +74,8 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     `settings` are `key.path=value` words (values in TOML notation, or plain text); `limit` is the share of each source
     to keep, 1.0 for all. Raises RecipeError with the path and line of every wrong key.
     """
-    text, raw = read_toml(path)
     # The sizes of a twin are those of its recipe, which other settings change.
-    for setting in sorted(settings, key=lambda setting: not _names_scale(setting)):
-        apply_setting(raw, setting)
+    text, raw = read_toml(path, sorted(settings, key=lambda setting: not _names_scale(setting)))
     _fit_micro_batch(raw, settings)
     if any(map(_names_scale, settings)) and not any(_key(setting) == DATA for setting in settings):
         data = prepare_text(root, path.stem, raw.get("sources", ()))
@@ -92,15 +90,18 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     return recipe
 
 
-def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of a TOML file and its values; RecipeError where it is none."""
+def read_toml(path: Path, settings: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
+    """Return the text of a TOML file and its values, overridden by settings; RecipeError where it is none."""
     try:
         text = path.read_text(encoding="utf-8")
-        return text, tomllib.loads(text)
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{path}: not valid TOML: {error}") from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"{path}: not UTF-8 text (byte {error.start}); save the recipe as UTF-8") from error
+    for setting in settings:
+        apply_setting(values, setting)
+    return text, values
 
 
 def _fit_micro_batch(raw: dict[str, Any], settings: Sequence[str]) -> None:
