@@ -354,6 +354,7 @@ def export(
     """
     from flows.models.export import check_target, prepare_export, write_export
     from flows.recipe.counts import parse_size
+    from tasks.artifacts.results import ExportResult
     from tasks.models.export import ExportConfig, build_export
 
     config = ExportConfig(shard_bytes=parse_size(shard_size), dtype=dtype)
@@ -361,15 +362,15 @@ def export(
     check_target(folder)
     words = {"model": model, "licence": licence or "", **config.model_dump()}
     artifact = _made("export", root, words, prepared, build_export)
-    done = write_export(artifact, folder)
+    is_new = write_export(artifact, folder)
+    found = ExportResult.of(artifact.report).exported
+    name, tokenizer_class = found["class"], found["tokenizer_class"]
     if as_json:
-        classes = {"class": done.class_name, "tokenizer_class": done.tokenizer_class}
-        print_json({"folder": str(folder), **classes, "reused": done.reused})
+        classes = {"class": name, "tokenizer_class": tokenizer_class}
+        print_json({"folder": str(folder), **classes, "reused": not is_new})
     else:
-        known = " (exported before, unchanged)" if done.reused else ""
-        typer.echo(
-            f"{folder}{known}: load it with transformers.{done.class_name}.from_pretrained and {done.tokenizer_class}"
-        )
+        known = "" if is_new else " (exported before, unchanged)"
+        typer.echo(f"{folder}{known}: load it with transformers.{name}.from_pretrained and {tokenizer_class}")
 
 
 @model.command()

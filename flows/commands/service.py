@@ -58,7 +58,7 @@ def start(
     """
     from flows.recipe.load import find_recipe, load_recipe
     from flows.runs.record import check_writable
-    from flows.service.server import ServiceOptions, start_service
+    from flows.service.server import ServiceOptions, describe_service, start_service
     from model.errors import InputError
 
     check_writable(root)
@@ -68,10 +68,7 @@ def start(
     tls = (tls_certificate.resolve(), tls_key.resolve()) if tls_certificate and tls_key else None
     password_file = password_file.resolve() if password_file else None
     options = ServiceOptions(host, port, recipe, database, password_file, tls, behind_proxy, tuple(address or ()))
-    files = start_service(root, options, typer.echo)
-    from flows.service.server import describe_service
-
-    typer.echo(describe_service(files))
+    typer.echo(describe_service(start_service(root, options, typer.echo)))
 
 
 @serve.command()

@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,6 @@ from tasks.models.load import ModelSource, open_source
 
 RECORD = "export.json"
 """What was exported, with which options, and the digests of all files."""
-
-
-@dataclass(frozen=True)
-class Exported:
-    """An exported folder: the classes of `transformers` that load it, and whether it existed before."""
-
-    class_name: str
-    tokenizer_class: str
-    reused: bool
 
 
 def prepare_export(
@@ -67,16 +57,17 @@ def check_target(folder: Path) -> None:
         raise _occupied(folder)
 
 
-def write_export(artifact: Artifact, folder: Path) -> Exported:
-    """Put the files of an export and `export.json` into a new folder, which appears complete or not at all.
+def write_export(artifact: Artifact, folder: Path) -> bool:
+    """Put the files of an export and `export.json` into a new folder, which appears complete or not at all; return
+    False where it holds this export already, and is left as it is.
 
-    A folder that holds this export already is left as it is; InputError where it holds anything else.
+    Raises InputError where the folder holds anything else.
     """
     found = ExportResult.of(artifact.report).exported
     files = {record.name: record.digest for record in artifact.records}
     if folder.exists():
         if _is_export(folder, files):
-            return Exported(found["class"], found["tokenizer_class"], reused=True)
+            return False
         if not folder.is_dir() or any(folder.iterdir()):
             raise _occupied(folder)
     params = manifest_of(artifact)["identity_parts"]["params"]
@@ -90,7 +81,7 @@ def write_export(artifact: Artifact, folder: Path) -> Exported:
     with new_folder(folder) as staged:
         copy_files(artifact, staged)
         (staged / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
-    return Exported(found["class"], found["tokenizer_class"], reused=False)
+    return True
 
 
 def _occupied(folder: Path) -> InputError:
