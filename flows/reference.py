@@ -89,7 +89,9 @@ def reference(app: Typer) -> str:
         if table.path == STAGES[0]:
             parts.append(VARIABLES)
         parts += _section(table)
-    parts += ["\n## The commands\n", "`bessemer COMMAND --help` prints the same.\n", *_commands(app)]
+    parts += ["\n## The commands\n", "`bessemer COMMAND --help` prints the same.\n"]
+    for name, command in _inner(get_command(app)):
+        parts += _command(f"bessemer {name}", command)
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
@@ -200,11 +202,6 @@ def _default(field: FieldInfo) -> str:
 
 def _cell(words: str) -> str:
     return words.replace("|", "\\|")
-
-
-def _commands(app: Typer) -> Iterator[str]:
-    for name, command in _inner(get_command(app)):
-        yield from _command(f"bessemer {name}", command)
 
 
 def _inner(command: Any) -> list[tuple[str, Any]]:

@@ -298,12 +298,8 @@ def _pages(file: StoredFile) -> tuple[float, int, bool]:
     return len(warc_pages(head.raw)), head.stored, head.whole
 
 
-def _main_text(page: str) -> str:
-    return html_to_text(page)[0] or ""
-
-
 MARKUP: dict[str, Callable[[str], str]] = {
-    **dict.fromkeys(("html", "warc"), _main_text),
+    **dict.fromkeys(("html", "warc"), lambda page: html_to_text(page)[0] or ""),
     **dict.fromkeys(("wikitext", "mediawiki"), plain_text),
 }
 """Format, or content of a text field -> how clean finds the text in its markup, by default."""

@@ -156,7 +156,8 @@ def _write_records(path: Path, folder: Path) -> None:
         value = json.loads(path.read_bytes())
     except (ValueError, OSError, RecursionError):
         return  # `scan_folder` names what cannot be read.
-    lists = [found for found in (value.values() if isinstance(value, dict) else [value]) if _is_records(found)]
+    lists = [found for found in (value.values() if isinstance(value, dict) else [value]) if isinstance(found, list)]
+    lists = [found for found in lists if found and all(isinstance(record, dict) for record in found)]
     if lists:
         records = [_flat(record) for record in max(lists, key=len)]
         _write_lines(folder / "records.jsonl", map(_joiner(records[:SNIFFED_RECORDS]), records))
@@ -186,10 +187,6 @@ def _joiner(records: Sequence[dict[str, Any]]) -> Callable[[dict[str, Any]], dic
         key: joined_texts(value, name) if key == nested.field and isinstance(value, list) else value
         for key, value in record.items()
     }
-
-
-def _is_records(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(record, dict) for record in value)
 
 
 def _write_lines(path: Path, records: Iterator[dict[str, Any]]) -> None:

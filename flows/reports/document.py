@@ -68,12 +68,9 @@ class Table:
             justify = "left" if number == 0 or is_text else "right"
             table.add_column(escape(column), justify=justify, no_wrap=not is_text, overflow="fold")
         for number, row in enumerate(self.rows):
-            table.add_row(*map(_rich_cell, row), style="bold" if number in self.marked else "")
+            cells = (Text(format_cell(cell), style=cell.style if isinstance(cell, Styled) else "") for cell in row)
+            table.add_row(*cells, style="bold" if number in self.marked else "")
         return table
-
-
-def _rich_cell(value: object) -> Text:
-    return Text(format_cell(value), style=value.style if isinstance(value, Styled) else "")
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,8 @@ class Document:
         parts = [f"# {escape_markdown(self.title)}", escape_markdown(self.lead)]
         parts += ["\n".join(f"- {escape_markdown(what)}: {escape_markdown(error)}" for what, error in self.problems)]
         for section in self.sections:
-            shown = [_markdown(part) for part in section.parts if not isinstance(part, Chart)]
+            texts = [part for part in section.parts if not isinstance(part, Chart)]
+            shown = [part.markdown() if isinstance(part, Table) else escape_markdown(part) for part in texts]
             parts += [f"## {escape_markdown(section.title)}", escape_markdown(section.why), *shown] if shown else []
         return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -154,7 +152,3 @@ class Document:
         parts = [part for section in self.sections for part in section.parts]
         figures = {part.name: part.figure for part in parts if isinstance(part, Chart)}
         write_figures("document.html", figures, path, document=self, kind_of=lambda part: type(part).__name__)
-
-
-def _markdown(part: str | Table) -> str:
-    return part.markdown() if isinstance(part, Table) else escape_markdown(part)

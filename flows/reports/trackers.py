@@ -80,7 +80,9 @@ def read_training(artifacts: Mapping[str, Artifact]) -> Training:
     if train.rows("perf"):
         perf = final_rows(train.table("perf"), steps)
         _add(values, perf, PERF_NAMES)
-        times = _step_end_times(perf, manifest_of(train)["timings"]["started"])
+        started = manifest_of(train)["timings"]["started"]
+        ends = itertools.accumulate(perf.column("wall_s").to_pylist(), initial=started)
+        times = dict(zip(perf.column("step").to_pylist(), itertools.islice(ends, 1, None), strict=True))
     if train.rows("validation"):
         _add_validation(values, train.table("validation"), steps)
     if "evaluate" in artifacts and values:
@@ -100,11 +102,6 @@ def _add_activation_maxima(values: dict[int, dict[str, float]], metrics: pa.Tabl
     for row in metrics.select(["step", "largest_activations"]).to_pylist():
         read = zip(names, row["largest_activations"], strict=False)  # The column is empty where they were not recorded.
         values[row["step"]] |= {f"activations/{name.replace(' ', '_')}": value for name, value in read}
-
-
-def _step_end_times(perf: pa.Table, started: float) -> dict[int, float]:
-    ends = itertools.accumulate(perf.column("wall_s").to_pylist(), initial=started)
-    return dict(zip(perf.column("step").to_pylist(), itertools.islice(ends, 1, None), strict=True))
 
 
 def _add_validation(values: dict[int, dict[str, float]], table: pa.Table, steps: pa.Table) -> None:

@@ -58,12 +58,10 @@ class Verdict:
 
 def verdict(record: RunData, findings: Metrics, root: Path, *, name: str | None = None) -> Verdict:
     """Return the verdict on a run; `name` is how commands name it (`latest`), by default by its id."""
-    repeated = f"{findings['repeated_text']}." if findings["repeated_text"] else ""
+    compared = [f"{text}." for text in (describe_gate(findings["gate"]), findings["repeated_text"]) if text]
     return Verdict(
         made=_made(record, findings),
-        quality=" ".join(
-            filter(None, (_held_out(findings), _since_base(findings), repeated, _benchmarks(findings["scores"])))
-        ),
+        quality=" ".join(filter(None, (_held_out(findings), *compared, _benchmarks(findings["scores"])))),
         dropped=_dropped(findings),
         attention=tuple(_attention(record, findings)),
         next_steps=tuple(_next_steps(record, findings, root, name or record["run_id"])),
@@ -116,11 +114,6 @@ def _held_out(findings: Metrics) -> str:
     if ngram and mine >= ngram:
         return f"{text} It learnt more than a compressor finds, and less than counting short sequences gives."
     return f"{text} It learnt more from its text than counting short sequences gives." if ngram else text
-
-
-def _since_base(findings: Metrics) -> str:
-    """Return how far the bits per byte are from those of the base model, where the gate measured it."""
-    return f"{gate}." if (gate := describe_gate(findings["gate"])) else ""
 
 
 def _more_or_less(mine: float, other: float) -> str:
