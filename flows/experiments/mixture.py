@@ -40,10 +40,10 @@ from flows.experiments.mixture_fit import (
     rank_correlation,
 )
 from flows.experiments.studies import ReportFiles, Value, read_config, split_settings, study_name, write_report
-from flows.experiments.trials import RunResult, Variant, as_setting, parse_editable, run_variants
+from flows.experiments.trials import RunResult, Variant, as_setting, edited_recipe, run_variants
 from flows.metrics.run_metrics import open_artifacts, score_rows
 from flows.metrics.statistics import bootstrap, interval_of_mean
-from flows.recipe.load import apply_setting, load_recipe, locate_recipe, quoted
+from flows.recipe.load import load_recipe, locate_recipe, quoted
 from flows.recipe.schema import Recipe
 from flows.reports.document import Document, Section, Table
 from flows.runs.lifecycle import FlowEnd, end_of_flow
@@ -360,14 +360,8 @@ def write_mixture(found: Mixture, path: Path, settings: Sequence[str], folder: P
     rounded[largest] = round(rounded[largest] + 1 - sum(rounded.values()), DIGITS)
     found = {**found, "weights": rounded}
     write_sealed(folder / WEIGHTS, found)
-    text = path.read_text(encoding="utf-8").replace("{recipe}", str(path.resolve().parent))
-    document = parse_editable(text)
-    for table in ("mix", "search", "temperature", "weights_from"):
-        document.pop(table, None)
-    for setting in settings:
-        apply_setting(document, setting)
-    for name, weight in rounded.items():
-        apply_setting(document, as_setting(f"sources.{quoted(name)}.weight", weight))
+    weights = [as_setting(f"sources.{quoted(name)}.weight", weight) for name, weight in rounded.items()]
+    document = edited_recipe(path, [*settings, *weights], "mix", "search", "temperature", "weights_from")
     write_atomically(folder / RECIPE, tomlkit.dumps(document).encode())
     shares = ", ".join(f"{name} {weight:.1%}" for name, weight in rounded.items())
     predicted = f"predicted {found['predicted']:.4f}, with the recipe's shares {found['predicted_prior']:.4f}"

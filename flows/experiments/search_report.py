@@ -12,9 +12,8 @@ from flows.experiments.search_config import Choices, Range
 from flows.experiments.studies import ReportFiles, write_report
 from flows.experiments.study import Study
 from flows.experiments.trial_log import Trial
-from flows.experiments.trials import as_setting, parse_editable
+from flows.experiments.trials import as_setting, edited_recipe
 from flows.metrics.formatting import format_duration
-from flows.recipe.load import apply_setting
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, bars, figure, points, reach
 from flows.reports.document import Chart, Document, Section, Table, Tile
 from model.files import write_atomically
@@ -68,14 +67,8 @@ def _summary(study: Study, best: Trial | None) -> str:
 
 def _write_best(study: Study, best: Trial) -> Path:
     """Write the recipe's text with the best settings, `{recipe}` in paths replaced by its folder; return the file."""
-    source = study.request.recipe.resolve()
-    text = source.read_text(encoding="utf-8").replace("{recipe}", str(source.parent))
-    document = parse_editable(text)
-    document.pop("search", None)
-    for setting in study.request.settings:
-        apply_setting(document, setting)
-    for key, value in best.settings.items():
-        apply_setting(document, as_setting(key, value))
+    settings = [as_setting(key, value) for key, value in best.settings.items()]
+    document = edited_recipe(study.request.recipe, [*study.request.settings, *settings], "search")
     document["name"] = f"{study.base.name}, best of search {study.name}"[:80]
     value = "" if best.value is None else f", {study.config.objective.label} {best.value:.5g}"
     changed = ", ".join(f"{key} = {format_value(chosen)}" for key, chosen in best.settings.items()) or "unchanged"

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from flows.recipe.errors import format_config_errors
 from flows.recipe.load import apply_setting, read_toml
+from flows.recipe.resolve import table_at
 from flows.reports.document import Document
 from model.checksummed_json import write_sealed
 from model.errors import RecipeError
@@ -62,13 +63,11 @@ def read_config(
     except FileNotFoundError as error:
         raise RecipeError(f"{path}: there is no such file") from error
     values = whole.get(table) if table else whole
-    if isinstance(values, dict):
-        for setting in settings:
-            apply_setting(whole, setting)
     if values is None:
         raise RecipeError(f"{path}: no table [{table}], {hint}")
-    if not isinstance(values, dict):
-        raise RecipeError(f"{path}: {table} is {values!r}, and must be a table of settings")
+    values = table_at(values, table, str(path))
+    for setting in settings:
+        apply_setting(whole, setting)
     overrides = {key: value for key, value in given.items() if value is not None}
     try:
         return kind.model_validate({**values, **overrides})

@@ -9,7 +9,7 @@ import json
 import re
 import statistics
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from flows.metrics.heldout import HeldOut, held_out
 from flows.metrics.run_metrics import open_artifacts, score_rows
 from flows.models.load import find_model
 from flows.planning.preconditions import start_run
+from flows.recipe.load import apply_setting
 from flows.recipe.schema import Recipe
 from flows.runs.guards import raise_if_interrupted
 from flows.runs.pipeline import run_stages
@@ -106,6 +107,17 @@ def parse_editable(text: str) -> tomlkit.TOMLDocument:
             values = table.unwrap()
             document.remove(name)
             document.add(name, tomlkit.item(values))
+    return document
+
+
+def edited_recipe(path: Path, settings: Iterable[str], *without: str) -> tomlkit.TOMLDocument:
+    """Return the text of a recipe with settings and without some of its keys, to be written into another folder:
+    `{recipe}` in paths is replaced by its own."""
+    document = parse_editable(path.read_text(encoding="utf-8").replace("{recipe}", str(path.resolve().parent)))
+    for key in without:
+        document.pop(key, None)
+    for setting in settings:
+        apply_setting(document, setting)
     return document
 
 

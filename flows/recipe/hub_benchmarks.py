@@ -47,8 +47,9 @@ def _labelled(row: Row) -> dict[str, Any]:
     }
 
 
-def _hellaswag(row: Row) -> dict[str, Any]:
-    return {"question": row["ctx"], "choices": list(row["endings"]), "answer": int(row["label"])}
+def _indexed(question: str, choices: str, answer: str) -> Callable[[Row], dict[str, Any]]:
+    """Return how an item is made of fields of these names, of which `answer` has the number of a choice."""
+    return lambda row: {"question": row[question], "choices": list(row[choices]), "answer": int(row[answer])}
 
 
 def _boolq(row: Row) -> dict[str, Any]:
@@ -59,10 +60,6 @@ def _boolq(row: Row) -> dict[str, Any]:
 def _lambada(row: Row) -> dict[str, Any]:
     prompt, _, answer = row["text"].strip().rpartition(" ")
     return {"prompt": prompt, "choices": None, "answer": answer}
-
-
-def _indexed(row: Row) -> dict[str, Any]:
-    return {"question": row["question"], "choices": list(row["choices"]), "answer": int(row["answer"])}
 
 
 def _free(row: Row) -> dict[str, Any]:
@@ -87,10 +84,10 @@ BENCHMARKS = {
     "arc_easy": HubBenchmark("allenai/ai2_arc", "ARC-Easy", "test", _labelled),
     "boolq": HubBenchmark("google/boolq", None, "validation", _boolq),
     "gsm8k": HubBenchmark("openai/gsm8k", "main", "test", _free),
-    "hellaswag": HubBenchmark("Rowan/hellaswag", None, "validation", _hellaswag),
+    "hellaswag": HubBenchmark("Rowan/hellaswag", None, "validation", _indexed("ctx", "endings", "label")),
     "humaneval": HubBenchmark("openai/openai_humaneval", None, "test", _humaneval),
     "lambada": HubBenchmark("EleutherAI/lambada_openai", "default", "test", _lambada),
-    "mmlu": HubBenchmark("cais/mmlu", "all", "test", _indexed),
+    "mmlu": HubBenchmark("cais/mmlu", "all", "test", _indexed("question", "choices", "answer")),
     "truthfulqa": HubBenchmark("truthfulqa/truthful_qa", "multiple_choice", "validation", _truthfulqa),
 }
 """Name of a task that ships -> where its items are."""

@@ -212,10 +212,10 @@ def _check_tables(values: Mapping[str, Any], origin: str) -> None:
     if isinstance(train, dict):
         places["train.model"] = train.get("model", {})
     for place, found in places.items():
-        _table(found, place, origin)
+        table_at(found, place, origin)
 
 
-def _table(found: Any, place: str, origin: str) -> dict[str, Any]:
+def table_at(found: Any, place: str, origin: str) -> dict[str, Any]:
     """Return what was found at a place; RecipeError where it is no table."""
     if not isinstance(found, dict):
         raise RecipeError(f"{origin}: {place} is {found!r}, and must be a table of settings")
@@ -239,15 +239,15 @@ def split_benchmarks(values: dict[str, Any], origin: str) -> None:
             f"{origin}: decontaminate.benchmarks is {files!r}, and must be a list; write"
             f" `[[decontaminate.benchmarks]]` for each of its tables"
         )
-    files, scoring = [*files], {**_table(scoring, "evaluate.benchmarks", origin)}
+    files, scoring = [*files], {**table_at(scoring, "evaluate.benchmarks", origin)}
     for entry in benchmarks:
         task = _task(entry, origin)
         name = entry.get("name", entry.get("task"))
         if name is None:
             raise RecipeError(f"{origin}: a benchmark has neither `task` nor `name`; say which of the two it is")
         file = {key: entry[key] for key in FILE_KEYS if key in entry}
-        own = _table(entry.get("fields", {}), f"benchmarks: fields of `{name}`", origin)
-        scored = _table(scoring.get(str(name), {}), f"evaluate.benchmarks.{name}", origin)
+        own = table_at(entry.get("fields", {}), f"benchmarks: fields of `{name}`", origin)
+        scored = table_at(scoring.get(str(name), {}), f"evaluate.benchmarks.{name}", origin)
         fields = {**task.get("fields", {}), **own}
         files.append({"name": name, **file, **({"fields": fields} if fields else {})})
         given = {key: entry[key] for key in entry if key not in (*FILE_KEYS, "task", "name", "fields")}

@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -221,9 +221,11 @@ def test_edits_are_shown_as_differences_without_personal_data(tmp_path: Path, mo
 
     monkeypatch.setattr(sections, "sample_parts", lambda files: enumerate(files))
     monkeypatch.setattr(sections, "read_table", lambda _: sections.pa.Table.from_pylist(rows))
-    monkeypatch.setattr(
-        sections, "texts_of", lambda part, wanted, parts: dict.fromkeys(wanted, ("web", texts[part.name]))
-    )
+
+    def documents_of(part: Part, ids: Collection[bytes], _: list[str], parts: Collection[int]) -> dict[bytes, Any]:
+        return dict.fromkeys(ids, {"source": "web", "text": texts[part.name]})
+
+    monkeypatch.setattr(sections, "documents_of", documents_of)
     (shown,) = sections.edited_documents({"sample": Part("sample"), "clean": Part("clean")})  # pyright: ignore[reportArgumentType]
     assert shown["rule"] == "mojibake"
     assert ("removed", "Ã¼ber") in shown["parts"]
