@@ -223,7 +223,7 @@ def test_edits_are_shown_as_differences_without_personal_data(tmp_path: Path, mo
     monkeypatch.setattr(sections, "read_table", lambda _: sections.pa.Table.from_pylist(rows))
 
     def documents_of(part: Part, ids: Collection[bytes], _: list[str], parts: Collection[int]) -> dict[bytes, Any]:
-        return dict.fromkeys(ids, {"source": "web", "text": texts[part.name]})
+        return {doc_id: {"source": "web", "text": texts[part.name]} for doc_id in ids}
 
     monkeypatch.setattr(sections, "documents_of", documents_of)
     (shown,) = sections.edited_documents({"sample": Part("sample"), "clean": Part("clean")})  # pyright: ignore[reportArgumentType]
