@@ -34,7 +34,8 @@ from model.nn.gpt import GPT
 from model.objectives.synthetic import random_batch
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
-from tasks.models.export import build_export
+from tasks.artifacts.results import ExportResult
+from tasks.models.export import ExportConfig, build_export
 
 HERE = Path(__file__).parent
 RECIPE = HERE / "architectures.toml"
@@ -156,10 +157,10 @@ def exported_difference(root: Path, run_id: str) -> float:
     batch = random_batch(network.config, 2).rows
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "exported"
-        prepared = prepare_export(root, run_id, licence=None, shard_bytes=5_000_000_000)
+        prepared = prepare_export(root, run_id, licence=None, config=ExportConfig())
         artifact = build_export(RunContext(root, run_id), *prepared)
-        class_name = write_export(artifact, folder).class_name
-        loaded: Any = getattr(transformers, class_name)
+        write_export(artifact, folder)
+        loaded: Any = getattr(transformers, ExportResult.of(artifact.report).exported["class"])
         theirs: Any = loaded.from_pretrained(folder, dtype=torch.float32).eval()
         if isinstance(network, GPT):
             ours, found = network(batch.tokens_BL[:, :-1]), theirs(batch.tokens_BL[:, :-1]).logits

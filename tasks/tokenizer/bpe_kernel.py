@@ -5,13 +5,12 @@ is a piece, the pair whose piece has the best score is merged first, of equal sc
 remaining character that is not a piece is encoded as bytes.
 """
 
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from model.kernels import inlined_kernel, kernel
+from model.kernels import kernel
 from tasks.common.utf8 import decode
 from tasks.tokenizer.pieces import CODE_POINTS, Pieces, spell
 
@@ -167,15 +166,37 @@ def merge_short(merges, data, start, end, scratch, target, filled):
     return filled
 
 
-@inlined_kernel
-def _offer(merges, symbols, after, joined, ranks, heap, left):
-    """Put the pair that begins at `left` into the heap, if its symbols merge."""
-    ranks[left] = _NEVER
-    if after[left] >= 0:
-        joined[left] = join(merges, symbols[left], symbols[after[left]])
-        if joined[left] >= 0:
-            ranks[left] = merges.ranks[joined[left]]
-            heappush(heap, (np.int64(ranks[left]) << 32) | np.int64(left))
+@kernel
+def _push(heap, size, key):
+    place = size
+    while place > 0:
+        above = (place - 1) >> 1
+        if heap[above] <= key:
+            break
+        heap[place] = heap[above]
+        place = above
+    heap[place] = key
+    return size + 1
+
+
+@kernel
+def _pop(heap, size):
+    """Remove the smallest key, heap[0]; return the new size."""
+    size -= 1
+    key = heap[size]
+    place = 0
+    while True:
+        below = 2 * place + 1
+        if below >= size:
+            break
+        if below + 1 < size and heap[below + 1] < heap[below]:
+            below += 1
+        if key <= heap[below]:
+            break
+        heap[place] = heap[below]
+        place = below
+    heap[place] = key
+    return size
 
 
 @kernel
@@ -195,8 +216,7 @@ def merge_long(merges, data, start, end, target, filled):
     places = np.empty(characters, np.int64)
     before = np.empty(characters, np.int32)
     after = np.empty(characters, np.int32)
-    heap = [np.int64(0)]  # so that its type is known
-    heap.clear()
+    heap = np.empty(3 * characters, np.int64)
     position = start
     for index in range(characters):
         code_point, following = decode(data, position)
@@ -205,10 +225,17 @@ def merge_long(merges, data, start, end, target, filled):
         before[index], after[index] = index - 1, index + 1
         position = following
     after[characters - 1] = -1
+    waiting = 0
     for index in range(characters):
-        _offer(merges, symbols, after, joined, ranks, heap, index)
-    while heap:
-        key = heappop(heap)
+        ranks[index] = _NEVER
+        if index + 1 < characters:
+            joined[index] = join(merges, symbols[index], symbols[index + 1])
+            if joined[index] >= 0:
+                ranks[index] = merges.ranks[joined[index]]
+                waiting = _push(heap, waiting, (np.int64(ranks[index]) << 32) | index)
+    while waiting > 0:
+        key = heap[0]
+        waiting = _pop(heap, waiting)
         at = key & 0xFFFFFFFF
         if ranks[at] != key >> 32:
             continue
@@ -219,8 +246,14 @@ def merge_long(merges, data, start, end, target, filled):
             before[after[merged]] = at
         ranks[merged] = _NEVER
         for left in (np.int64(before[at]), at):
-            if left >= 0:
-                _offer(merges, symbols, after, joined, ranks, heap, left)
+            if left < 0:
+                continue
+            ranks[left] = _NEVER
+            if after[left] >= 0:
+                joined[left] = join(merges, symbols[left], symbols[after[left]])
+                if joined[left] >= 0:
+                    ranks[left] = merges.ranks[joined[left]]
+                    waiting = _push(heap, waiting, (np.int64(ranks[left]) << 32) | left)
     at = np.int64(0)
     while at >= 0:
         if 0 <= symbols[at] < merges.vocab_size:

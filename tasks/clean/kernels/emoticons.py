@@ -16,7 +16,6 @@ from tasks.clean.kernels.characters import (
     WHITESPACE,
     character_flags,
 )
-from tasks.common.utf8 import has_bytes
 
 ISOLATED, ANYWHERE, IN_BRACKETS = 1, 2, 4
 
@@ -79,8 +78,10 @@ def match_emoticons(data, position, end, is_after_whitespace, entry, entries, bo
         after = position + bounds[number + 1] - bounds[number]
         kind = kinds[number]
         if after <= end and (is_after_whitespace or kind != ISOLATED):
-            is_there = has_bytes(data, position, end, letters, bounds[number], after - position)
-            if is_there and (kind != ISOLATED or after == end or _may_end_emoticon(data[after])):
+            offset = 0
+            while position + offset < after and data[position + offset] == letters[bounds[number] + offset]:
+                offset += 1
+            if position + offset == after and (kind != ISOLATED or after == end or _may_end_emoticon(data[after])):
                 found |= kind
         entry += 1
     return found
