@@ -5,9 +5,8 @@ Differences are means with 95% intervals, paired by seed and, for benchmarks, by
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import NotRequired, TypedDict, cast
+from typing import NotRequired, TypedDict
 
 from flows.experiments.studies import ReportFiles, Setting, write_report
 from flows.experiments.trials import LOSS, SPEED, RunResult
@@ -159,7 +158,15 @@ def _line(
             return {**line, "not_compared": "other text"}
     compared = compare_with_baseline(values, of_base, higher_is_better=higher)
     if compared is not None:
-        line = cast(MeasureLine, {**line, **asdict(compared)})
+        line = {
+            **line,
+            "n": compared.n,
+            "base": compared.base,
+            "difference": compared.difference,
+            "low": compared.low,
+            "high": compared.high,
+            "verdict": compared.verdict,
+        }
     by_item = ({seed: one.items.get(measure, {}) for seed, one in runs.items()} for runs in (mine, base))
     found = compare_items_with_baseline(*by_item)
     if found is not None:

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import NotRequired, TypedDict, TypeVar, cast
+from typing import NotRequired, TypedDict, TypeVar
 
 import numpy as np
 
@@ -175,7 +175,12 @@ def _decontaminate(artifacts: Artifacts, selection: Selection) -> list[DocumentV
         named = f" for {evidence['benchmark']} {evidence['item_id']}" if item is not None else ""
         view = _view(document, f"{verb} by {row['rule']}{named}, bytes {start:,} to {end:,}", segments, row)
         if item is not None:
-            view["item"] = cast(ShownItem, {key: item[key] for key in ShownItem.__annotations__})
+            view["item"] = {
+                "context": item["context"],
+                "choices": item["choices"],
+                "answer": item["answer"],
+                "match_text": item["match_text"],
+            }
         views.append(view)
     return views
 
@@ -322,6 +327,12 @@ def _view(document: DocumentRow, title: str, segments: Segments, row: LedgerRow 
         "segments": [segment for segment in segments if segment[1]],
     }
     if row is not None:
-        numbers = {key: row[key] for key in ("action", "rule", "value", "limit", "bytes_in", "bytes_out")}
-        view.update(cast(DocumentView, numbers))
+        view.update(
+            action=row["action"],
+            rule=row["rule"],
+            value=row["value"],
+            limit=row["limit"],
+            bytes_in=row["bytes_in"],
+            bytes_out=row["bytes_out"],
+        )
     return view

@@ -258,7 +258,11 @@ def stages_of(record: RunData) -> tuple[str, ...]:
 
 def _by_source(report: StageReport) -> dict[str, SourceAmounts]:
     return {
-        source: cast(SourceAmounts, {name: getattr(counts, name) for name in SourceAmounts.__annotations__})
+        source: {
+            "documents_in": counts.documents_in,
+            "documents_out": counts.documents_out,
+            "bytes_out": counts.bytes_out,
+        }
         for source, counts in sorted(report.sources.items())
     }
 

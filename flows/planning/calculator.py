@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import cast
 
 from flows.metrics.formatting import format_count
 from flows.planning.cost_model import (
@@ -142,12 +141,19 @@ def estimate_work(
     """Return the same values for unknown devices: FLOPs and memory; values that depend on speed are None."""
     assert given.parameters is not None
     assert given.devices is not None
-    known = {
+    return {
         **_work(given, network),
         "hardware": hardware,
         "hardware_source": "not measured here",
+        "peak_flops": None,
+        "days": None,
+        "device_hours": None,
+        "mfu": None,
         "origins": {},
+        "sustained_flops": None,
         "price": price,
+        "cost": None,
+        "arithmetic": None,
+        "memory_bytes": None,
         "memory": memory_by_layout(network, train, given.parameters, given.devices),
     }
-    return cast(TrainingEstimate, {**dict.fromkeys(TrainingEstimate.__annotations__), **known})

@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from typing import NotRequired, TypedDict, cast
+from typing import NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -164,8 +164,15 @@ def list_items(artifacts: dict[str, Artifact], benchmarks: list[str], states: li
         new: BenchmarkItem = {"benchmark": benchmark, "item_id": item_id, "state": row["state"], "leaks": []}
         item = items.setdefault((benchmark, item_id), new)
         if row["doc_id"] is not None:
-            measured = {key: row[key] for key in ("form", "matched", "total", "start", "end", "remains")}
-            leak = cast(ItemLeak, {"doc_id": row["doc_id"].hex(), **measured})
+            leak: ItemLeak = {
+                "doc_id": row["doc_id"].hex(),
+                "form": row["form"],
+                "matched": row["matched"],
+                "total": row["total"],
+                "start": row["start"],
+                "end": row["end"],
+                "remains": row["remains"],
+            }
             if document := documents.get(row["doc_id"]):
                 origin = document["origin"]
                 leak.update(source=document["source"], path=origin["path"], record=origin["record"])

@@ -212,8 +212,16 @@ def _collect_history(tables: _Tables, doc_id: bytes) -> DocumentHistory:
         if history.outcome != IN_PROGRESS:
             return history
     for leak in tables.rows("decontaminate", LeakRow).get(doc_id, ()):
-        item = {key: leak[key] for key in ("benchmark", "item_id", "start", "end")}
-        history.events.append(cast(Leaked, {"stage": "decontaminate", "what": "leak", **item}))
+        history.events.append(
+            {
+                "stage": "decontaminate",
+                "what": "leak",
+                "benchmark": leak["benchmark"],
+                "item_id": leak["item_id"],
+                "start": leak["start"],
+                "end": leak["end"],
+            }
+        )
     if "chunk" in artifacts:
         _add_training(history, tables, doc_id)
     return history
@@ -265,9 +273,18 @@ def _add_training(history: DocumentHistory, tables: _Tables, doc_id: bytes) -> N
 
 
 def _ledger_event(stage: str, entry: LedgerRow) -> LedgerEvent:
-    shown = {name: entry[name] for name in ("rule", "bytes_in", "bytes_out", "piece", "value", "limit")}
-    known = {name: value for name, value in shown.items() if value is not None}
-    event = cast(LedgerEvent, {"stage": stage, "what": entry["action"], **known})
+    event: LedgerEvent = {
+        "stage": stage,
+        "what": cast(Literal["drop", "edit", "cut", "hold_out"], entry["action"]),
+        "rule": entry["rule"],
+        "bytes_in": entry["bytes_in"],
+        "bytes_out": entry["bytes_out"],
+        "piece": entry["piece"],
+    }
+    if entry["value"] is not None:
+        event["value"] = entry["value"]
+    if entry["limit"] is not None:
+        event["limit"] = entry["limit"]
     if entry["evidence"]:
         try:
             event["evidence"] = json.loads(entry["evidence"])
