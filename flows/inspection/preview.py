@@ -140,7 +140,7 @@ def _dropped(row: LedgerRow) -> str:
 def _dedup(artifacts: Artifacts, selection: Selection) -> list[DocumentView]:
     clean, dedup = need_stage(artifacts, "clean"), need_stage(artifacts, "dedup")
     rows = _chosen(clean, dedup, SHOWN["dedup"], selection)
-    pairs = [(row, bytes.fromhex(named.survivor)) for row in rows if (named := Survivor.of(row["evidence"]))]
+    pairs = [(row, bytes.fromhex(evidence.survivor)) for row in rows if (evidence := Survivor.of(row["evidence"]))]
     texts = documents_of(clean, [one for row, survivor in pairs for one in (row["doc_id"], survivor)])
     views: list[DocumentView] = []
     for row, survivor in pairs:
@@ -172,8 +172,8 @@ def _decontaminate(artifacts: Artifacts, selection: Selection) -> list[DocumentV
         ]
         item = items.get((evidence.get("benchmark"), evidence.get("item_id")))
         verb = "document dropped" if row["action"] == DROP else "passage cut"
-        named = f" for {evidence['benchmark']} {evidence['item_id']}" if item is not None else ""
-        view = _view(document, f"{verb} by {row['rule']}{named}, bytes {start:,} to {end:,}", segments, row)
+        of_item = f" for {evidence['benchmark']} {evidence['item_id']}" if item is not None else ""
+        view = _view(document, f"{verb} by {row['rule']}{of_item}, bytes {start:,} to {end:,}", segments, row)
         if item is not None:
             view["item"] = {
                 "context": item["context"],
