@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
 import torch
 
 from model.checkpoint.run_folder import MICRO_BATCH
@@ -215,8 +214,14 @@ def _reset(device: torch.device) -> None:
 
 
 def resident_bytes() -> int:
-    """Return the bytes of memory that this process has now."""
-    return psutil.Process().memory_info().rss
+    """Return the bytes of memory that this process has now; on systems other than Linux its peak.
+
+    Without psutil, which the machines of `benchmarks/gpu.py` may lack.
+    """
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def reset_peak() -> None:
