@@ -21,7 +21,7 @@ Results are `weights.json` (for `weights_from` of a recipe), the report, and the
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypedDict
 
@@ -42,7 +42,7 @@ from flows.experiments.mixture_fit import (
 from flows.experiments.studies import ReportFiles, Value, read_config, split_settings, study_name, write_report
 from flows.experiments.trials import RunResult, Variant, as_setting, edited_recipe, run_variants
 from flows.metrics.run_metrics import open_artifacts, score_rows
-from flows.metrics.statistics import bootstrap, interval_of_mean
+from flows.metrics.statistics import IntervalValues, bootstrap, interval_of_mean
 from flows.recipe.load import load_recipe, locate_recipe, quoted
 from flows.recipe.schema import Recipe
 from flows.reports.document import Document, Section, Table
@@ -119,9 +119,8 @@ class Mixture(TypedDict):
     predicted: float
     """Mean loss of the shares found."""
     predicted_prior: float
-    gain: dict[str, float]
-    """With its 95% interval: `low`, `value` and `high`."""
-    seeds: dict[str, float]
+    gain: IntervalValues
+    seeds: IntervalValues
     """Mean loss of the recipe's shares over seeds, and below its standard deviation."""
     scatter: float
     metric: str
@@ -279,8 +278,8 @@ class _MixtureSearch:
             "most": dict(zip(names, map(float, high_S), strict=True)),
             "predicted": float(fit.mean_loss(best_S[None])[0]),
             "predicted_prior": float(fit.mean_loss(prior_S[None])[0]),
-            "gain": asdict(bootstrap(len(proxies), gain, seed)),
-            "seeds": asdict(luck),
+            "gain": bootstrap(len(proxies), gain, seed).to_json(),
+            "seeds": luck.to_json(),
             "scatter": statistics.stdev(proxy.mean_loss for proxy in repeated),
             "metric": self._config.metric,
             "proxies": len(proxies),

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -11,6 +12,14 @@ from tasks.evaluate.comparison import Difference, paired_difference
 
 Z_95 = 1.959963984540054
 """Standard errors on each side of a 95% interval of the normal distribution."""
+
+
+class IntervalValues(TypedDict):
+    """A number with its 95% interval."""
+
+    low: float
+    value: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,10 @@ class Interval:
         below = math.hypot((self.value - self.low) * other.value, (other.value - other.low) * self.value)
         above = math.hypot((self.high - self.value) * other.value, (other.high - other.value) * self.value)
         return Interval(max(0.0, value - below), value, value + above)
+
+    def to_json(self) -> IntervalValues:
+        """Return the interval as plain values."""
+        return {"low": self.low, "value": self.value, "high": self.high}
 
 
 def wilson(successes: int, sampled: int, share_taken: float) -> Interval:

@@ -222,11 +222,21 @@ def _print_layout(title: str, layout: StartedLayout, console: Console) -> None:
         f" {layout['bubble']:.1%}",
         width=PAGE_WIDTH,
     )
-    parts = ("weights", "gradients", "optimizer", "activations", "peak")
-    sizes = {part: [getattr(rank, part) for rank in ranks] for part in parts}
-    for kind in ("all_gather", "reduce_scatter", "tensor_sums", "sums", "sends"):
-        if any(sent := [getattr(rank.messages, kind) for rank in ranks]):
-            sizes[f"{kind.replace('_', ' ')} a step"] = sent
+    sizes = {
+        "weights": [rank.weights for rank in ranks],
+        "gradients": [rank.gradients for rank in ranks],
+        "optimizer": [rank.optimizer for rank in ranks],
+        "activations": [rank.activations for rank in ranks],
+        "peak": [rank.peak for rank in ranks],
+    }
+    messages = {
+        "all gather": [rank.messages.all_gather for rank in ranks],
+        "reduce scatter": [rank.messages.reduce_scatter for rank in ranks],
+        "tensor sums": [rank.messages.tensor_sums for rank in ranks],
+        "sums": [rank.messages.sums for rank in ranks],
+        "sends": [rank.messages.sends for rank in ranks],
+    }
+    sizes |= {f"{kind} a step": sent for kind, sent in messages.items() if any(sent)}
     rows = [(name, *map(format_bytes, of_ranks)) for name, of_ranks in sizes.items()]
     columns = ("a rank of stage", *(str(rank.stage) for rank in ranks))
     console.print(Table(columns, rows, marked=[4]).rich(PAGE_WIDTH))
