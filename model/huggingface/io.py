@@ -230,8 +230,8 @@ def export_network(
 
 def _rounded(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     rounded = tensor.to(dtype)
-    # float16 ends at 65,504; bfloat16 has the range of float32.
-    if not rounded.isfinite().all() and tensor.isfinite().all():
+    # float16 ends at 65,504; bfloat16 has the range of float32. A tensor of this type already is returned as it is.
+    if rounded is not tensor and not rounded.isfinite().all() and tensor.isfinite().all():
         raise RecipeError(f"export: {name} has weights beyond the range of {dtype}. Export it with --dtype bfloat16.")
     return rounded
 
