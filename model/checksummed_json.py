@@ -5,6 +5,7 @@ A record is readable JSON. Its last key is `digest`: the BLAKE3-128 of all bytes
 
 import fcntl
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from typing import Any
 from model.digests import digest_bytes, read_bytes
 from model.errors import IntegrityError
 from model.files import write_atomically
+
+log = logging.getLogger(__name__)
 
 KEY = "digest"
 
@@ -42,6 +45,18 @@ def read_sealed(path: Path, hint: str) -> dict[str, Any]:
     Raises FileNotFoundError without the file, and IntegrityError, which ends with `hint`, where any byte has changed.
     """
     return json.loads(read_sealed_text(path, hint))
+
+
+def find_sealed(path: Path, hint: str) -> dict[str, Any] | None:
+    """Return a record that is made again where it is lost: None without the file, and where it is damaged, with a
+    warning that ends with `hint`."""
+    try:
+        return read_sealed(path, hint)
+    except FileNotFoundError:
+        return None
+    except IntegrityError as error:
+        log.warning("%s", error)
+        return None
 
 
 def read_sealed_text(path: Path, hint: str) -> bytes:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from model.checksummed_json import write_sealed
+from model.checksummed_json import find_sealed, write_sealed
 from tasks.artifacts.lease import start_of
-from tasks.common.sealed import find_sealed
 
 if TYPE_CHECKING:
     import psutil

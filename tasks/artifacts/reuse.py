@@ -15,14 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from model.checksummed_json import read_sealed, seal, write_sealed
+from model.checksummed_json import find_sealed, read_sealed, seal, write_sealed
 from model.errors import IntegrityError
 from model.files import replace_durably
 from tasks.artifacts.identity import FORMAT, Identity, IdentityParts, differences, first_difference
 from tasks.artifacts.lease import is_alive
 from tasks.artifacts.manifest import MANIFEST, read_manifest
 from tasks.artifacts.published import is_set_aside, of_another_format
-from tasks.common.sealed import find_sealed
 
 HINT = "Remove the file: then the stage is built, or can be accepted again."
 

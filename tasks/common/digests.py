@@ -9,11 +9,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from model.checksummed_json import write_sealed
+from model.checksummed_json import find_sealed, write_sealed
 from model.digests import digest_bytes, open_file
 from model.file_content import ChangedInput, Content, content_of_stream
 from model.files import NOT_WRITABLE
-from tasks.common.sealed import find_sealed
 
 log = logging.getLogger(__name__)
 

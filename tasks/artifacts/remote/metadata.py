@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from model.checksummed_json import read_sealed, write_sealed
+from model.checksummed_json import find_sealed, read_sealed, write_sealed
 from model.errors import IntegrityError
 from model.files import write_atomically
 from tasks.artifacts.manifest import Manifest, read_manifest
@@ -17,7 +17,6 @@ from tasks.artifacts.remote.artifacts import MANIFESTS, check_names, create_stub
 from tasks.artifacts.remote.attach import FOLDER, check_store
 from tasks.artifacts.remote.object_store import Listed, ObjectStore
 from tasks.artifacts.reuse import HINT as ALIAS_LOST
-from tasks.common.sealed import find_sealed
 
 log = logging.getLogger(__name__)
 

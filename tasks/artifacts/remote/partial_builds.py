@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from model.checksummed_json import write_sealed
+from model.checksummed_json import find_sealed, write_sealed
 from model.digests import digest_file
 from model.errors import BessemerError
 from model.files import link_or_copy
@@ -22,7 +22,6 @@ from tasks.artifacts.remote.artifacts import check_names, part_key, put_parts
 from tasks.artifacts.remote.attach import temporary_folder
 from tasks.artifacts.remote.object_store import ObjectStore
 from tasks.artifacts.workspace import FileEntry, UnitRecord, read_record, write_record
-from tasks.common.sealed import find_sealed
 
 log = logging.getLogger(__name__)
 
