@@ -24,6 +24,7 @@ from model.engines import make_engine
 from model.engines.divided import DividedEngine
 from model.engines.native import NativeEngine
 from model.engines.runtime import seed_dropout
+from model.engines.tensor_parallel import ShardedVocabulary
 from model.nn.dropout import drop_by_row
 from model.nn.factory import make_network, make_shapes
 from model.nn.vocab_layers import Vocabulary
@@ -53,9 +54,11 @@ def train(run: TrainerRun, steps: int, meeting: Path, rank: int) -> None:
     with join_process_group(rank, run.train.ranks, meeting) as ranks:
         is_divided = run.train.divides_weights
         network = make_shapes(run.model) if is_divided else make_network(run.model).initialise(run.train.seed)
-        network.vocabulary = DoubleVocabulary(gradient_at_once=False)
         engine = make_engine(run, network.double(), ranks)
         assert isinstance(engine, NativeEngine)
+        if not isinstance(network.vocabulary, ShardedVocabulary):
+            # Not before: where blocks are compiled, the engine makes a vocabulary.
+            network.vocabulary = DoubleVocabulary(gradient_at_once=False)
         shapes = {name: parameter.shape for name, parameter in make_shapes(run.model).named_parameters()}
         if not is_divided:
             drop_as_ranks_do(engine)
