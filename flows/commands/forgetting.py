@@ -119,8 +119,7 @@ def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool, plan: 
     """
     ended = None
     if pending.after is None:
-        record = next(run for run in list_runs(root) if run["run_id"] == pending.before)
-        trained = stage_paths(record)["train"]
+        trained = stage_paths(pending.record_before(root))["train"]
         with given(REPLAY_OF, trained if trained.exists() else None):
             ended = run_recipe(pending.recipe, root, {}, as_json, verbose, shows_end=not as_json)
         # A call that was killed may have left no more to do than the certificate of an earlier run.

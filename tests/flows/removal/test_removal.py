@@ -100,6 +100,8 @@ def test_a_decided_removal_is_found_again_and_a_damaged_one_is_not_believed(foun
     decided = decide(root, "run", recipe, sample, leaving, Request(), replay)
     assert read_pending(root) == decided
     assert decided.commitments == tuple(sorted(commitment(decided.salt, row["text"]) for row in (first, second)))
+    with pytest.raises(IntegrityError, match=r"the record of run run, whose documents are to leave, is gone"):
+        decided.record_before(root)
     text = (root / FOLDER / PENDING).read_text()
     (root / FOLDER / PENDING).write_text(text.replace('"run"', '"ran"'))
     with pytest.raises(IntegrityError):
