@@ -17,6 +17,8 @@ from model.config.options import ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.data.row_format import RowFormat
 from model.data.schema import ORDER, sequences_schema
+from model.train.template import FORKS
+from tests.model.forked_trainers import fork_trainer
 from tests.model.networks import EVERY_KIND
 from tests.model.pretended_cuda import pretended_cuda
 
@@ -147,11 +149,17 @@ def build_run(write_sequences, write_order) -> Callable[..., TrainerRun]:
 
 @pytest.fixture(scope="session")
 def launch() -> Callable[..., subprocess.Popen[str]]:
-    """Starts `python -m model.train` on a run; further arguments follow the file."""
+    """Starts `python -m model.train` on a run; further arguments follow the file.
 
-    def start(run: TrainerRun, *arguments: str) -> subprocess.Popen[str]:
+    On Linux it is a fork of this process that calls `before` first, unless it computes with several threads: those of
+    OpenMP that this process may have started do not survive a fork.
+    """
+
+    def start(run: TrainerRun, *arguments: str, before: Callable[[], object] = lambda: None) -> subprocess.Popen[str]:
         path = run.out.with_suffix(".json")
         path.write_text(run.model_dump_json())
+        if FORKS and run.train.threads == 1:
+            return fork_trainer(run.train, [str(path), *arguments], before)
         return subprocess.Popen(
             [sys.executable, "-m", "model.train", str(path), *arguments],
             cwd=PROJECT,

@@ -25,6 +25,7 @@ from model.huggingface.io import base_digest, base_weights
 from model.optim.optimizers import make_optimizer
 from model.train.initial_weights import initial_network
 from model.train.trainer import train
+from tests.model.forked_trainers import pause_at_each_step
 
 OLD, NEW = 40, 8
 """The tiny run's 48 pieces: those of the base, and those that extend it."""
@@ -163,11 +164,11 @@ def test_old_weights_do_not_move_by_a_bit_and_new_rows_learn(
 def test_killed_with_rows_of_their_own_it_ends_with_the_bytes_of_an_undisturbed_run(
     extend, launch, engine: dict
 ) -> None:
-    settings = {**ALONE, "batch_rows": 4, "positions": 4 * 60, "checkpoint_steps": 10, **engine}
+    settings = {**ALONE, "batch_rows": 4, "positions": 4 * 20, "checkpoint_steps": 4, **engine}
     undisturbed, run = extend("undisturbed", **settings), extend("disturbed", **settings)
     code, _, err = finish(launch(undisturbed))
     assert code == 0, err
-    trainer = launch(run)
+    trainer = launch(run, before=pause_at_each_step)
     deadline = time.monotonic() + 60
     while not list((run.out / "checkpoints").glob("step-*")):
         assert time.monotonic() < deadline
@@ -226,14 +227,15 @@ def test_new_rows_alone_need_new_rows(make_run, base: Path) -> None:
         TrainerRun.model_validate(made.model_dump() | {"train": alone})
 
 
-@pytest.fixture
-def own_head(make_run, write_sequences, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def own_head(tmp_path_factory: pytest.TempPathFactory, build_run, write_sequences) -> Path:
     """The folder of a model of 40 pieces whose head is a matrix of its own, with a bias for each piece."""
-    made = make_run("own head")
+    home = tmp_path_factory.mktemp("own-head")
+    made = build_run(home, positions=8)
     tokens = torch.randint(4, OLD, (10, 17), generator=torch.Generator().manual_seed(5)).numpy()
     choices = {"vocab_size": OLD, "tied_head": False, "head_bias": True}
     small = {
-        "sequences": (write_sequences(tmp_path / "small.arrow", tokens),),
+        "sequences": (write_sequences(home / "small.arrow", tokens),),
         "model": made.model.model_copy(update=choices),
         "tokenizer_digest": "of the base",
     }

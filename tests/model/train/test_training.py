@@ -16,14 +16,16 @@ import torch
 from pydantic import ValidationError
 
 from model.config.options import ScheduleConfig
-from model.config.train import TrainerRun
+from model.config.train import TrainConfig, TrainerRun
 from model.data.schema import EVENTS, METRICS, PERF, STEPS
 from model.errors import Infra
 from model.train.loop import Callback, Step
 from model.train.trainer import prepare_process, train
+from tests.forked_programs import fork_program
+from tests.model.forked_trainers import fork_trainer
 from tests.model.rank_processes import is_alive
 
-LONG = {"positions": 120, "checkpoint_steps": 10, "threads": 2}
+LONG = {"positions": 120, "checkpoint_steps": 10}
 """Sixty steps: long enough to be killed in the middle."""
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
 
@@ -239,16 +241,10 @@ def test_a_checkpoint_of_another_configuration_is_refused(make_run, launch) -> N
 def test_a_wrong_run_is_refused_in_words(make_run, tmp_path: Path, change: dict, code: int, words: str) -> None:
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps(json.loads(make_run("wrong").model_dump_json()) | change))
-    done = subprocess.run(
-        [sys.executable, "-m", "model.train", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    found, _, err = finish(fork_trainer(TrainConfig(), [str(path)]))
+    assert found == code, err
+    assert words in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
@@ -256,14 +252,13 @@ def test_the_trainer_does_not_outlive_a_killed_launcher(make_run, tmp_path: Path
     run = make_run("orphan", positions=200_000, checkpoint_steps=100_000)
     path = tmp_path / "orphan.json"
     path.write_text(run.model_dump_json())
-    launcher = (
-        "import os, subprocess, sys\n"
-        f"child = subprocess.Popen([sys.executable, '-m', 'model.train', {str(path)!r}, str(os.getpid())],"
-        " stdout=subprocess.DEVNULL)\n"
-        "print(child.pid, flush=True)\n"
-        "child.wait()\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True)
+
+    def launch() -> None:
+        child = fork_trainer(run.train, [str(path), str(os.getpid())])
+        print(child.pid, flush=True)
+        child.wait()
+
+    parent = fork_program(launch, os.environ, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     trainer = int(parent.stdout.readline())
     wait_until(lambda: (run.out / "heartbeat").exists())
