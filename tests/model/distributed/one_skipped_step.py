@@ -1,43 +1,31 @@
-"""Ranks of a real group that meet numbers that are no numbers; each prints what the step did to it, as a line of JSON.
+"""A rank of a real group that meets numbers that are no numbers, and writes what the step did to it, as JSON."""
 
-Arguments: run.json, rendezvous file, and the case: `nan` (only the last rank computes one) or `infinite` (a loss
-that is infinite although its gradient is finite).
-"""
-
-import functools
 import json
-import sys
 from pathlib import Path
-from typing import TextIO
 
 import torch
 
-from model.config.train import TrainerRun, read_run
+from model.config.train import TrainerRun
 from model.data.loader import CausalBatch
 from model.distributed.process_group import join_process_group
-from model.distributed.protocol import claim_stdout
 from model.engines import make_engine
 from model.nn.factory import Network, make_shapes
 from model.nn.gpt import GPT
 from model.optim.schedules import StepSchedule
-from tests.model.forked_ranks import run_ranks
 
 RARE = 47
 """A token that is predicted once and never read."""
 
 
-def main(file: Path, rendezvous: Path, case: str) -> None:
-    out = claim_stdout()
-    run = read_run(file)
-    if run.train.engine == "deepspeed":
-        import model.engines.deepspeed  # noqa: F401 - Each rank would import it.
-    run_ranks(run.train.ranks, functools.partial(meet, run, rendezvous, case, out))
+def meet_faults(run: TrainerRun, folder: Path, case: str, rank: int) -> None:
+    """Make the steps of a case in one of the ranks, which meet in the folder and write `rank-RANK.json` there.
 
-
-def meet(run: TrainerRun, rendezvous: Path, case: str, out: TextIO, rank: int) -> None:
+    The case is `nan` (only the last rank computes one) or `infinite` (a loss that is infinite although its gradient is
+    finite).
+    """
     tokens = torch.randint(4, RARE, (4, 17), generator=torch.Generator().manual_seed(6))
     starts = torch.zeros(4, dtype=torch.int64)
-    with join_process_group(rank, run.train.ranks, rendezvous) as ranks:
+    with join_process_group(rank, run.train.ranks, folder / "rendezvous") as ranks:
         network: Network = GPT(run.model).initialise(1)
         if case == "infinite":
             # Every hidden vector is (6e17, ...); its product with this row of the head is beyond float32, and both are
@@ -64,8 +52,8 @@ def meet(run: TrainerRun, rendezvous: Path, case: str, out: TextIO, rank: int) -
             applied += [skipped.applied, engine.step(CausalBatch(tokens, starts), StepSchedule(0.01)).applied]
         else:
             applied += [skipped.applied]
-        out.write(json.dumps({"applied": applied, "loss": str(skipped.loss), "kept": kept}) + "\n")
-        out.flush()
+        facts = {"applied": applied, "loss": str(skipped.loss), "kept": kept}
+        (folder / f"rank-{rank}.json").write_text(json.dumps(facts))
 
 
 def copies(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -74,7 +62,3 @@ def copies(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return set(one) == set(other) and all(torch.equal(one[name], other[name]) for name in one)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

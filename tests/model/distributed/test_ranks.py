@@ -1,5 +1,6 @@
 """Several processes train one model: the numbers of one process, and the same bytes after kills and stops."""
 
+import functools
 import json
 import os
 import signal
@@ -20,7 +21,12 @@ from safetensors.numpy import load_file
 from model.config.options import ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import InputError
+from model.files import user_cache
+from model.train.template import FORKS
 from model.train.trainer import train
+from tests.model.distributed.one_skipped_step import meet_faults
+from tests.model.forked_ranks import run_ranks
+from tests.model.forked_trainers import import_engine, pause_at_each_step
 from tests.model.rank_processes import is_alive, rank_processes
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -30,10 +36,11 @@ FEWER = {"restarts": {"fewer_ranks": True}}
 PIPELINE = {"ranks": 2, "pipeline_parallel": 2}
 FSDP = {"engine": "fsdp", "ranks": 2}
 ZERO = {stage: {"engine": "deepspeed", "zero_stage": stage, "ranks": 2} for stage in (1, 2, 3)}
-BATCHES = {"batch_rows": 8, "micro_batch_rows": 2, "positions": 8 * 20 + 3}
-"""Twenty steps of two micro-batches a rank, and one whose rows do not go round."""
-LONG = {"batch_rows": 4, "positions": 4 * 100, "checkpoint_steps": 10}
-"""Long enough to be killed in the middle."""
+BATCHES = {"batch_rows": 8, "micro_batch_rows": 2, "positions": 8 * 10 + 3}
+"""Ten steps of two micro-batches a rank, and one whose rows do not go round."""
+STEPS = 30 if FORKS else 100
+"""Enough to be killed in the middle: forks can pause at each."""
+LONG = {"batch_rows": 4, "positions": 4 * STEPS, "checkpoint_steps": 5}
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
 
 
@@ -87,7 +94,7 @@ def test_two_ranks_compute_what_one_does(alone: TrainerRun, make_run, launch, se
     assert code == 0, err
     assert messages[-1]["kind"] == "done"
     ours, reference = metrics(run), metrics(alone)
-    assert len(ours["loss"]) == 21
+    assert len(ours["loss"]) == 11
     assert (ours["lr"] == reference["lr"]).all()
     np.testing.assert_allclose(ours["loss"], reference["loss"], rtol=1e-5)
     np.testing.assert_allclose(ours["grad_norm"], reference["grad_norm"], rtol=1e-5)
@@ -164,7 +171,7 @@ def test_two_ranks_train_other_networks_as_one_does(make_run, launch, settings: 
         pytest.param(TENSOR | PIPELINE | {"ranks": 4}, id="both", marks=pytest.mark.prove),
         pytest.param(FSDP, id="fsdp"),
         # With three ranks the order of summation is no longer the only one possible.
-        pytest.param({"ranks": 3, "batch_rows": 6, "positions": 600}, id="native-3", marks=pytest.mark.prove),
+        pytest.param({"ranks": 3, "batch_rows": 6, "positions": 6 * STEPS}, id="native-3", marks=pytest.mark.prove),
         pytest.param(ZERO[1], id="zero-1", marks=pytest.mark.prove),
         pytest.param(ZERO[2], id="zero-2", marks=pytest.mark.prove),
         pytest.param(ZERO[3], id="zero-3", marks=pytest.mark.prove),
@@ -176,7 +183,7 @@ def test_killed_and_stopped_they_end_with_the_bytes_of_an_undisturbed_run(make_r
     assert code == 0, err
     run = make_run("disturbed", **LONG | settings)
 
-    trainer = launch(run)
+    trainer = launch(run, before=pause_at_each_step)
     wait_until(lambda: len(checkpoints(run)) > 0)
     ranks = [process.pid for process in rank_processes(trainer.pid)]
     os.kill(ranks[-1], signal.SIGKILL)
@@ -200,26 +207,23 @@ def test_killed_and_stopped_they_end_with_the_bytes_of_an_undisturbed_run(make_r
     assert result(run) == result(undisturbed)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_a_checkpoint_of_other_ranks_or_another_engine_is_refused(make_run) -> None:
+    run = make_run(positions=6)
+    train(run)
+    (run.out / "result" / "model.json").unlink()
+    for settings, words in (
         ({"ranks": 2}, "its `ranks` is 1, but this run asks for 2"),
         (TENSOR, r"its `engine` is native, but this run asks for parts \(fsdp, tensor_parallel or"),
         (ZERO[2], "its `engine` is native, but this run asks for deepspeed, ZeRO stage 2"),
-    ],
-)
-def test_a_checkpoint_of_other_ranks_or_another_engine_is_refused(make_run, settings: dict, words: str) -> None:
-    run = make_run()
-    train(run)
-    (run.out / "result" / "model.json").unlink()
-    with pytest.raises(InputError, match=words):
-        train(run.model_copy(update={"train": run.train.model_copy(update=settings)}))
+    ):
+        with pytest.raises(InputError, match=words):
+            train(run.model_copy(update={"train": run.train.model_copy(update=settings)}))
 
 
 def stopped(make_run, launch, name: str, **settings: object) -> TrainerRun:
     """A run that was asked to stop after its first checkpoint."""
     run = make_run(name, **LONG | settings)
-    trainer = launch(run)
+    trainer = launch(run, before=pause_at_each_step)
     wait_until(lambda: len(checkpoints(run)) > 0)
     trainer.terminate()
     code, _, err = finish(trainer)
@@ -247,14 +251,14 @@ def test_a_checkpoint_of_one_layout_resumes_in_another(make_run, launch, before:
     (change,) = [message for message in messages if message.get("event") == "layout_changed"]
     assert change["before"] != change["now"]
     ours, reference = metrics(run), metrics(undisturbed)
-    assert len(ours["loss"]) == 100
+    assert len(ours["loss"]) == STEPS
     np.testing.assert_allclose(ours["loss"], reference["loss"], rtol=1e-4)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
 def test_ranks_do_not_outlive_a_killed_supervisor(make_run, launch) -> None:
     run = make_run(**LONG | NATIVE)
-    trainer = launch(run)
+    trainer = launch(run, before=pause_at_each_step)
     wait_until((run.out / "heartbeat").exists)
     ranks = [process.pid for process in rank_processes(trainer.pid)]
     trainer.kill()
@@ -284,15 +288,10 @@ def test_an_error_of_all_ranks_is_reported_once_with_its_own_exit_code(make_run,
 )
 @pytest.mark.parametrize("case", ["nan", pytest.param("infinite", marks=pytest.mark.prove)])
 def test_what_one_rank_computes_wrongly_is_applied_on_none(make_run, tmp_path: Path, settings: dict, case: str) -> None:
-    file = tmp_path / "run.json"
-    file.write_text(make_run(batch_rows=4, micro_batch_rows=1, **settings).model_dump_json())
-    words = ["tests.model.distributed.one_skipped_step", str(file), str(tmp_path / "rendezvous"), case]
-    done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 2
+    run = make_run(batch_rows=4, micro_batch_rows=1, **settings)
+    import_engine(run.train)
+    run_ranks(2, functools.partial(meet_faults, run, tmp_path, case))
+    lines = [(tmp_path / f"rank-{rank}.json").read_text() for rank in range(2)]
     for facts in map(json.loads, lines):
         assert facts["applied"] == ([True, False, True] if case == "nan" else [False])
         assert facts["loss"] == ("nan" if case == "nan" else "inf")
@@ -342,16 +341,31 @@ def test_a_share_smaller_than_the_micro_batch_passes_at_once() -> None:
     assert TrainConfig(ranks=4).batch_rows == TrainConfig(ranks=4).micro_batch_rows == 16
 
 
-def test_the_native_engine_does_not_load_deepspeed(make_run, tmp_path: Path) -> None:
-    file = tmp_path / "run.json"
-    file.write_text(make_run().model_dump_json())
-    program = (
-        "import sys; from pathlib import Path; from model.config.train import read_run;"
-        " from model.train.trainer import train; train(read_run(Path(sys.argv[1])));"
-        " sys.exit('deepspeed' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(file)], cwd=PROJECT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+TRAINS = """
+import pathlib, sys
+from model.config.train import read_run
+from model.errors import Paused
+from model.train.trainer import train
+for file in sys.argv[1:]:
+    try:
+        train(read_run(pathlib.Path(file)))
+    except Paused as pause:
+        print("paused after", pause.step)
+sys.exit("deepspeed" in sys.modules)
+"""
+
+
+def test_the_native_engine_goes_on_with_two_threads_and_does_not_load_deepspeed(make_run, tmp_path: Path) -> None:
+    """In a process of its own, which has loaded nothing else and has no forks to come."""
+    whole, paused = (make_run(name, positions=8, threads=2) for name in ("whole", "paused"))
+    half = paused.model_copy(update={"train": paused.train.model_copy(update={"pause_share": 0.5})})
+    files = [tmp_path / f"{name}.json" for name in ("whole", "half", "rest")]
+    for file, run in zip(files, (whole, half, paused), strict=True):
+        file.write_text(run.model_dump_json())
+    words = [sys.executable, "-c", TRAINS, *map(str, files)]
+    done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "paused after 2\n"), done.stderr
+    assert result(paused) == result(whole)
 
 
 WITHOUT_COMPILER = """
@@ -375,6 +389,8 @@ def test_zero_3_starts_within_a_minute_without_a_compiler(make_run, tmp_path: Pa
     file.write_text(run.model_dump_json())
     fresh = {"PATH": "/nowhere", "HOME": str(tmp_path), "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
     fresh["PYTHONPATH"] = str(tmp_path)
+    # Which instructions PyTorch chooses here is known; another process would ask it.
+    fresh["XDG_CACHE_HOME"] = str(user_cache().parent)
     done = subprocess.run(
         [sys.executable, "-m", "model.train", str(file)],
         cwd=PROJECT,

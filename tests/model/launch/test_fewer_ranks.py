@@ -17,16 +17,18 @@ import pytest
 
 from model.config.options import ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
+from model.launch import launcher
 from model.launch.failures import read_restarts
 from model.launch.replicas import Replicas, ranks_of_host
+from tests.model.forked_trainers import fork_trainer, pause_at_each_step
 from tests.model.rank_processes import rank_processes
 
 DIVIDED = {"ranks": 8, "tensor_parallel": 2, "pipeline_parallel": 2, "batch_rows": 4, "micro_batch_rows": 1}
 """Two replicas of 2 x 2 ranks; of each stage ranks 0 and 1 (4 and 5) are the first replica's."""
 LEFT_OUT = {"restarts": {"fewer_ranks": True, "pause_seconds": 0}}
-ALIKE = {"batch_rows": 4, "checkpoint_steps": 20, "schedule": ScheduleConfig(peak_lr=0.001)}
-STEPS = {2: 600, 8: 300}
-"""By ranks: enough that the steps left when a rank is lost take some seconds."""
+ALIKE = {"batch_rows": 4, "checkpoint_steps": 10, "schedule": ScheduleConfig(peak_lr=0.001)}
+STEPS = 120
+"""Enough that those left when a rank is lost take two seconds, with a pause at each."""
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
 
 
@@ -125,6 +127,12 @@ def table(run: TrainerRun, name: str) -> pa.Table:
         return pa.ipc.open_file(source).read_all()
 
 
+def look_often() -> None:
+    """Have a supervisor look for checkpoints ten times as often: fewer steps go by until it tries all ranks again."""
+    launcher.CHECK_SECONDS /= 10
+    pause_at_each_step()
+
+
 def lose_and_return(trainer: subprocess.Popen[str], run: TrainerRun, rank: int) -> list[dict]:
     """Lose a rank after the first checkpoint, return it after it was left out and tried in vain; returns the messages
     of the training, which must come to its end."""
@@ -156,11 +164,12 @@ def lose_and_return(trainer: subprocess.Popen[str], run: TrainerRun, rank: int) 
     ],
 )
 def test_a_lost_replica_is_left_out_and_taken_back(make_run, launch, settings: dict, rank: int) -> None:
-    count = STEPS[settings["ranks"]]
-    run: TrainerRun = make_run(**ALIKE | settings | LEFT_OUT, positions=4 * count)
+    run: TrainerRun = make_run(**ALIKE | settings | LEFT_OUT, positions=4 * STEPS)
     size, replica = run.train.ranks, run.train.replica(rank)
     left = size - size // run.train.data_parallel
-    messages = lose_and_return(launch(run), run, rank)
+    file = run.out.with_suffix(".json")
+    file.write_text(run.model_dump_json())
+    messages = lose_and_return(fork_trainer(run.train, [str(file)], before=look_often), run, rank)
     named = ("restart", "fewer_ranks", "all_ranks")
     events = [(row["kind"], json.loads(row["detail"])) for row in table(run, "events").to_pylist()]
     kinds = [kind for kind, _ in events if kind in named]
@@ -174,8 +183,9 @@ def test_a_lost_replica_is_left_out_and_taken_back(make_run, launch, settings: d
     starts = [facts["ranks"] for kind, facts in events if kind in ("start", "resume")]
     assert starts[-1] == size
     steps = table(run, "steps").to_pylist()
-    assert [(row["pos_start"], row["pos_end"]) for row in steps] == [(4 * s, 4 * s + 4) for s in range(count)]
-    undisturbed: TrainerRun = make_run("undisturbed", **ALIKE, positions=4 * count)
+    assert [(row["pos_start"], row["pos_end"]) for row in steps] == [(4 * s, 4 * s + 4) for s in range(STEPS)]
+    # All rows at once: the losses do not depend on it, and it takes a fraction of the time.
+    undisturbed: TrainerRun = make_run("undisturbed", **ALIKE, micro_batch_rows=4, positions=4 * STEPS)
     assert launch(undisturbed).wait(timeout=120) == 0
     losses = [table(one, "metrics")["loss"].to_pylist() for one in (run, undisturbed)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -2,6 +2,8 @@
 what follows when one is cut off, killed, or comes late."""
 
 import contextlib
+import ctypes
+import functools
 import itertools
 import json
 import os
@@ -13,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -21,9 +24,10 @@ import pytest
 from model.config.options import ScheduleConfig
 from model.config.train import TrainerRun
 from model.launch.failures import read_restarts
+from tests.model.forked_trainers import fork_trainer
 from tests.model.rank_processes import rank_processes
 
-PROJECT = Path(__file__).resolve().parents[3]
+CLONE_NEWNET = 0x40000000
 EXACT_FILES = ("model.safetensors", "steps.arrow", "metrics.arrow")
 SHORT = {"batch_rows": 4, "positions": 4 * 30, "checkpoint_steps": 10, "ranks": 2}
 # At the fixture's rate of 0.01 this network diverges within 1,500 steps on some processors, and the guard gives up.
@@ -44,13 +48,7 @@ class Wire:
         path = run.out.with_suffix(".json")
         if not path.exists():
             path.write_text(run.model_dump_json())
-        return subprocess.Popen(
-            ["ip", "netns", "exec", self.names[host], sys.executable, "-m", "model.train", str(path)],
-            cwd=PROJECT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return fork_trainer(run.train, [str(path)], before=functools.partial(_enter, self.names[host]))
 
     def cut(self) -> None:
         """Nothing passes, and nobody gets an error."""
@@ -87,6 +85,14 @@ def wire() -> Iterator[Wire]:
 
 def _run(command: str) -> None:
     subprocess.run(command.split(), check=True)
+
+
+def _enter(name: str) -> None:
+    """Have this process see the network of a namespace alone (setns(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/var/run/netns", name).open() as namespace:
+        if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"the namespace {name} cannot be entered")
 
 
 @pytest.fixture
@@ -134,12 +140,16 @@ def newest(run: TrainerRun) -> int:
     return max((int(path.parent.name.removeprefix("step-")) for path in found), default=0)
 
 
-def one_host(make_run: Callable[..., TrainerRun], **settings: object) -> dict[str, bytes]:
-    run = make_run("one", **settings)
-    path = run.out.with_suffix(".json")
-    path.write_text(run.model_dump_json())
-    subprocess.run([sys.executable, "-m", "model.train", str(path)], cwd=PROJECT, check=True, capture_output=True)
-    return result(run)
+@pytest.fixture
+def one_host(make_run: Callable[..., TrainerRun], launch: Callable[..., subprocess.Popen[str]]) -> Callable[..., Any]:
+    """What a run of one host ends with."""
+
+    def trained(**settings: object) -> dict[str, bytes]:
+        run = make_run("one", **settings)
+        finish(launch(run))
+        return result(run)
+
+    return trained
 
 
 def finish(*trainers: subprocess.Popen[str]) -> list[str]:
@@ -149,17 +159,17 @@ def finish(*trainers: subprocess.Popen[str]) -> list[str]:
     return reported
 
 
-def test_two_hosts_compute_what_one_does(make_run, two_hosts, wire: Wire) -> None:
+def test_two_hosts_compute_what_one_does(one_host, two_hosts, wire: Wire) -> None:
     run = two_hosts(**SHORT)
     with gone_afterwards(first := wire.start(0, run), second := wire.start(1, run)):
         finish(first, second)
-    assert result(run) == one_host(make_run, **SHORT)
+    assert result(run) == one_host(**SHORT)
     assert read_restarts(run.out) == []
     assert not list(run.out.glob("ranks-*"))
 
 
 @pytest.mark.prove
-def test_a_host_that_is_killed_and_started_again_leaves_no_trace(make_run, two_hosts, wire: Wire) -> None:
+def test_a_host_that_is_killed_and_started_again_leaves_no_trace(one_host, two_hosts, wire: Wire) -> None:
     run = two_hosts(**LONG)
     with gone_afterwards(first := wire.start(0, run), second := wire.start(1, run)):
         wait_until(lambda: checkpoints(run) > 0)
@@ -167,7 +177,7 @@ def test_a_host_that_is_killed_and_started_again_leaves_no_trace(make_run, two_h
         second.wait()
         with gone_afterwards(again := wire.start(1, run)):
             finish(first, again)
-    assert result(run) == one_host(make_run, **LONG)
+    assert result(run) == one_host(**LONG)
     assert "restart" in [kind for kind, _ in events(run)]
 
 

@@ -2,6 +2,7 @@
 of an undisturbed one, or ends it with the right words, and leaves no process behind."""
 
 import contextlib
+import functools
 import json
 import os
 import resource
@@ -18,12 +19,13 @@ import pytest
 
 from model.config.train import TrainerRun
 from model.launch.failures import read_restarts
+from tests.model.forked_trainers import fork_trainer, pause_at_each_step
 from tests.model.rank_processes import is_alive, rank_processes
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
 
 PROJECT = Path(__file__).resolve().parents[3]
-LONG = {"batch_rows": 4, "positions": 4 * 150, "checkpoint_steps": 20}
+LONG = {"batch_rows": 4, "positions": 4 * 40, "checkpoint_steps": 10}
 AT_ONCE = {"pause_seconds": 0}
 TWO = pytest.param(2, id="two-ranks", marks=pytest.mark.prove)
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
@@ -94,7 +96,7 @@ def disturb(trainer: subprocess.Popen[str], run: TrainerRun, number: int) -> int
 def test_a_rank_that_falls_silent_is_named_killed_and_started_again(make_run, launch, undisturbed, ranks: int) -> None:
     # The rank may be within a checkpoint when it falls silent.
     run = make_run(**LONG, ranks=ranks, hang_seconds=4, start_seconds=60, restarts=AT_ONCE)
-    trainer = launch(run)
+    trainer = launch(run, before=pause_at_each_step)
     silent = disturb(trainer, run, signal.SIGSTOP)
     wait_until(lambda: bool(read_restarts(run.out)))
     wait_until(lambda: not is_alive(silent), seconds=10)
@@ -116,7 +118,7 @@ def test_a_rank_that_falls_silent_is_named_killed_and_started_again(make_run, la
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 def test_a_rank_that_dies_is_started_again(make_run, launch, undisturbed, ranks: int, number: signal.Signals) -> None:
     run = make_run(**LONG, ranks=ranks, restarts=AT_ONCE)
-    trainer = launch(run)
+    trainer = launch(run, before=pause_at_each_step)
     disturb(trainer, run, number)
     code, messages, err = finish(trainer)
     assert code == 0, err
@@ -142,7 +144,7 @@ def test_several_deaths_in_a_row_are_outlived_and_one_more_is_not(make_run, laun
                     killed.add(process.pid)
             time.sleep(0.005)
 
-    trainer = launch(run)
+    trainer = launch(run, before=pause_at_each_step)
     kill_early(trainer, 3)
     code, _, err = finish(trainer)
     assert code == 75
@@ -150,7 +152,7 @@ def test_several_deaths_in_a_row_are_outlived_and_one_more_is_not(make_run, laun
     assert "was killed by SIGKILL" in err
     assert len(read_restarts(run.out)) == 2
 
-    trainer = launch(run)
+    trainer = launch(run, before=pause_at_each_step)
     kill_early(trainer, 2)
     code, _, err = finish(trainer)
     assert code == 0, err
@@ -162,7 +164,7 @@ def test_several_deaths_in_a_row_are_outlived_and_one_more_is_not(make_run, laun
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_nothing_outlives_a_killed_supervisor_and_the_next_goes_on(make_run, launch, undisturbed, ranks: int) -> None:
     run = make_run(**LONG, ranks=ranks)
-    trainer = launch(run)
+    trainer = launch(run, before=pause_at_each_step)
     wait_until(lambda: len(checkpoints(run)) > 0)
     left = training(trainer)
     os.kill(left[0], signal.SIGSTOP)
@@ -176,7 +178,7 @@ def test_nothing_outlives_a_killed_supervisor_and_the_next_goes_on(make_run, lau
 
 def test_a_stop_is_no_failure(make_run, launch: Launch) -> None:
     run = make_run(**LONG)
-    trainer = launch(run)
+    trainer = launch(run, before=pause_at_each_step)
     wait_until(lambda: len(checkpoints(run)) > 0)
     trainer.terminate()
     code, messages, err = finish(trainer)
@@ -215,18 +217,11 @@ def test_where_the_machine_refuses_again_and_again_training_is_out_of_restarts(m
     run = make_run(**LONG, restarts=AT_ONCE | {"most": 1})
     file = tmp_path / "run.json"
     file.write_text(run.model_dump_json())
-    done = subprocess.run(
-        [sys.executable, "-m", "model.train", str(file)],
-        cwd=PROJECT,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 75, done.stderr
-    assert "training failed 2 times in a row without a checkpoint after step 0" in done.stderr
-    assert "File too large" in done.stderr
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (8192, 8192))
+    code, _, err = finish(fork_trainer(run.train, [str(file)], before=limit))
+    assert code == 75, err
+    assert "training failed 2 times in a row without a checkpoint after step 0" in err
+    assert "File too large" in err
     assert len(read_restarts(run.out)) == 1
 
 
@@ -282,7 +277,7 @@ def test_a_full_disk_is_waited_for(make_run, launch: Launch, undisturbed, tmp_pa
         run = make_run(**LONG, restarts={"pause_seconds": 0.5}).model_copy(update={"out": disk / "out"})
         run.out.mkdir()
         (tmp_path / "disk.json").write_text(run.model_dump_json())
-        trainer = launch(run.model_copy(update={"out": disk / "out"}))
+        trainer = launch(run.model_copy(update={"out": disk / "out"}), before=pause_at_each_step)
         wait_until(lambda: len(checkpoints(run)) > 0)
         with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
             while ballast.write(bytes(512)):
@@ -305,7 +300,7 @@ def test_a_rank_without_memory_is_started_again(make_run, launch: Launch, undist
     """The limit is set on the running process, which finds no address for its next buffer."""
     # A thread that starts without memory may wait for itself forever (CPython), which is a hang.
     run = make_run(**LONG, restarts=AT_ONCE, hang_seconds=20, start_seconds=60)
-    trainer = launch(run)
+    trainer = launch(run, before=pause_at_each_step)
     wait_until(lambda: len(checkpoints(run)) > 0)
     (rank,) = training(trainer)
     resource.prlimit(rank, resource.RLIMIT_AS, (1 << 20, 1 << 20))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -37,15 +38,19 @@ def main(arguments):
 """
 
 
-@pytest.fixture
-def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Template]:
-    """A template with no run to read, whose processes do what the probe says instead of diagnosing."""
-    (tmp_path / "sitecustomize.py").write_text(PROBE)
-    path = filter(None, [str(PROJECT), str(tmp_path), os.environ.get("PYTHONPATH")])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    template = Template(tmp_path / "run.json", {"GIVEN": "a word"}, 60.0)
-    yield template
-    template.close()
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
+    """A template with no run to read, whose processes do what the probe says instead of diagnosing.
+
+    All tests share it, since it imports PyTorch when it starts: again only where one has ended it.
+    """
+    folder = tmp_path_factory.mktemp("template")
+    (folder / "sitecustomize.py").write_text(PROBE)
+    path = filter(None, [str(PROJECT), str(folder), os.environ.get("PYTHONPATH")])
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(path)):
+        template = Template(folder / "run.json", {"GIVEN": "a word"}, 60.0)
+        yield template
+        template.close()
 
 
 def start(template: Template, word: str, local: int = 0, file: str = "") -> RankProcess:
