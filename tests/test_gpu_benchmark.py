@@ -1,9 +1,17 @@
 """`benchmarks/gpu.py`, rehearsed on the processor: it needs no more packages than it says, and resumes exactly."""
 
+import functools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from tests.forked_programs import captured, run_file
 
 PROJECT = Path(__file__).parents[1]
 
@@ -14,16 +22,26 @@ numba llvmlite scipy yaml colorama cloudpickle
 """Besides torch and what it brings; the second line is numba and what it imports where it is installed."""
 
 
+def rehearse(program: Path, words: list[str]) -> None:
+    """Run the benchmark in a fork, and each of its trainers as a fork of that: PyTorch is imported already."""
+    # Threads of OpenMP do not survive a fork.
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(program.parent / "trainers"))
+    import setting  # pyright: ignore[reportMissingImports]
+
+    def run(words: list[Any], *, env: dict[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
+        _, trainer, *more = words
+        return captured(functools.partial(run_file, trainer, more), env)
+
+    setting.subprocess = SimpleNamespace(run=run)
+    run_file(program, words)
+
+
 def test_a_rehearsal_prints_speeds_and_resumes_exactly(tmp_path: Path) -> None:
     program = PROJECT / "benchmarks" / "gpu.py"
     figures = tmp_path / "gpu.json"
-    done = subprocess.run(
-        [sys.executable, program, "--device", "cpu", "--only", "gpt2-small", "--json", figures],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
+    words = ["--device", "cpu", "--only", "gpt2-small", "--json", str(figures)]
+    done = captured(functools.partial(rehearse, program, words), os.environ, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(figures.read_text())
     assert found["resumes"] is True

@@ -5,11 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import numba
+import numba.core.config
 import pytest
 
 from tasks.common.code_fingerprint import PROJECT
+from tests.forked_programs import captured
 
 KERNELS = {
     "mixing": "from model.kernels import kernel\n\nSTEP = 3\n\n\n@kernel\ndef mix(x):\n    return x * STEP\n",
@@ -50,6 +54,20 @@ print(json.dumps(counts))
 """
 
 
+def execute(program: str, project: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a program on a project's modules, in a process that has imported numba already."""
+
+    def main() -> None:
+        numba.core.config.reload_config()
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("flows", "tasks", "model", "tests")]:
+            del sys.modules[name]
+        sys.path.insert(0, str(project))
+        exec(program, {"__name__": "__main__"})
+        assert sys.modules["model"].__path__ == [str(project / "model")]
+
+    return captured(main, environment, cwd=project)
+
+
 def copy_of_the_project(folder: Path) -> Path:
     """Its packages, with a package of three small kernels."""
     for package in ("tasks", "model"):
@@ -65,9 +83,7 @@ def run(project: Path, home: Path, **more: str) -> tuple[dict[str, int], set[str
     """What the kernels gave, and which of them were compiled; the others were loaded."""
     names = ("PATH", "LD_LIBRARY_PATH")
     environment = {name: os.environ[name] for name in names if name in os.environ}
-    environment |= {"HOME": str(home), "PYTHONPATH": str(project), **more}
-    words = [sys.executable, "-c", RUN]
-    done = subprocess.run(words, env=environment, cwd=project, capture_output=True, text=True, check=False)
+    done = execute(RUN, project, {**environment, "HOME": str(home), **more})
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout)
     assert all(compiled + loaded == 1 for _, compiled, loaded in reported.values()), reported
@@ -115,12 +131,11 @@ def test_an_edit_compiles_those_kernels_that_reach_it(
 
 def test_instructions_that_a_class_of_an_intrinsic_makes_count(tmp_path: Path) -> None:
     project = copy_of_the_project(tmp_path / "project")
-    words = [sys.executable, "-c", "from tasks.small.adding import add; print(add(2))"]
-    environment = {**os.environ, "PYTHONPATH": str(project), "NUMBA_CACHE_DIR": str(tmp_path / "named")}
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "named")}
     for added, expected in ((3, "5\n"), (4, "6\n")):
         text = INSTRUCTIONS.replace("type(3)", f"type({added})")
         (project / "tasks" / "small" / "adding.py").write_text(text)
-        done = subprocess.run(words, env=environment, cwd=project, capture_output=True, text=True, check=False)
+        done = execute("from tasks.small.adding import add; print(add(2))", project, environment)
         assert (done.stdout, done.stderr) == (expected, "")
 
 
@@ -152,9 +167,8 @@ def test_a_folder_that_is_named_is_the_one(compiled: tuple[Path, Path], tmp_path
 def test_without_any_place_a_kernel_still_runs(compiled: tuple[Path, Path], tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("no folder")
-    words = [sys.executable, "-c", "from tasks.small.mixing import mix; print(mix(2))"]
-    environment = {**os.environ, "PYTHONPATH": str(compiled[0]), "NUMBA_CACHE_DIR": str(occupied)}
-    done = subprocess.run(words, env=environment, cwd=compiled[0], capture_output=True, text=True, check=False)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(occupied)}
+    done = execute("from tasks.small.mixing import mix; print(mix(2))", compiled[0], environment)
     assert (done.stdout, done.stderr) == ("6\n", "")
 
 

@@ -1,11 +1,11 @@
 """Writing checkpoints during training: a consistent state, one at a time, and every failure reported."""
 
+import functools
 import json
 import resource
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from model.checkpoint.checkpoint import checkpoint_at, intact_steps
 from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.writer import CheckpointWriter
 from model.digests import digest_file
-from model.distributed.process_group import SINGLE_PROCESS
+from model.distributed.process_group import SINGLE_PROCESS, join_process_group
 from model.errors import Infra, IntegrityError
+from tests.model.forked_ranks import run_ranks
 
-PROJECT = Path(__file__).resolve().parents[3]
 LARGE = 200_000
 """Elements of the network's one weight: 800 KB."""
 
@@ -173,53 +173,48 @@ def test_a_disk_without_space_is_reported_in_numbers_before_anything_is_written(
     assert names(folder) == ["step-000000002"]
 
 
-TWO_RANKS = """
-import json, resource, sys
-from pathlib import Path
-import torch
-from model.checkpoint.writer import CheckpointWriter
-from model.errors import Infra
-from model.checkpoint.metrics import MetricsLog
-from model.distributed.process_group import join_process_group
-
+@dataclass
 class Halves:
-    optimizer_shards, weight_shards = 2, 1
-    def weights(self): return {"weight": torch.ones(4)}
-    def begins(self): return {}
-    def optimizer_state(self): return {"0|exp_avg": torch.full((1000,), float(rank))}
+    """An engine of two ranks, each with a part of the optimizer's state."""
 
-rank, home = int(sys.argv[1]), Path(sys.argv[2])
-with join_process_group(rank, 2, home / "rendezvous") as ranks:
-    written = []
-    with CheckpointWriter(home / "checkpoints", ranks, written.append) as writer:
-        for step in (1, 2):
-            writer.save(step, Halves(), MetricsLog(), {}, 2)
-            for _ in range(step % 2 * 3):
-                writer.advance()
-    if rank == 1:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, -1))
-    try:
-        writer.save(3, Halves(), MetricsLog(), {}, 2)
+    rank: int
+    optimizer_shards: int = 2
+    weight_shards: int = 1
+
+    def weights(self) -> dict[str, Tensor]:
+        return {"weight": torch.ones(4)}
+
+    def begins(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        return {"0|exp_avg": torch.full((1000,), float(self.rank))}
+
+
+def write_in_step(home: Path, rank: int) -> None:
+    """Write four checkpoints as one of two ranks, the third of which the second cannot write."""
+    with join_process_group(rank, 2, home / "rendezvous") as ranks:
+        written: list[int] = []
+        with CheckpointWriter(home / "checkpoints", ranks, written.append) as writer:
+            for step in (1, 2):
+                writer.save(step, Halves(rank), MetricsLog(), {}, 2)
+                for _ in range(step % 2 * 3):
+                    writer.advance()
+        with files_of_at_most(2000) if rank == 1 else nullcontext():
+            writer.save(3, Halves(rank), MetricsLog(), {}, 2)
+            with pytest.raises(Infra) as raised:
+                writer.finish()
+        # Both are in step again, whichever failed.
+        writer.save(4, Halves(rank), MetricsLog(), {}, 2)
         writer.finish()
-    except Infra as error:
-        words = str(error)
-    # Both are in step again, whichever failed.
-    if rank == 1:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
-    writer.save(4, Halves(), MetricsLog(), {}, 2)
-    writer.finish()
-    print(json.dumps([written, words]))
-"""
+    (home / f"rank-{rank}.json").write_text(json.dumps([written, str(raised.value)]))
 
 
 def test_all_ranks_have_written_before_it_exists_and_all_stop_where_one_could_not(tmp_path: Path) -> None:
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", TWO_RANKS, str(rank), str(tmp_path)], cwd=PROJECT, stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    (reported, words), (reported_too, own_words) = (json.loads(rank.communicate(timeout=120)[0]) for rank in ranks)
+    run_ranks(2, functools.partial(write_in_step, tmp_path))
+    (reported, words), (reported_too, own_words) = (
+        json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)
+    )
     assert reported == reported_too == [1, 2, 4]
     assert words.startswith("rank 1 could not write its share of the checkpoint after step 3")
     assert f"{tmp_path / 'checkpoints/tmp-000000003/optimizer-00001-of-00002.safetensors'}: File too large" in own_words

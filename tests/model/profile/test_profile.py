@@ -33,7 +33,7 @@ from model.profile.modules import (
 from model.profile.report import as_json, findings_of, table
 from model.profile.roofline import Machine, clock_for
 from model.profile.step import Shape, StepProfile, profile_step
-from tests.command import bessemer, invoke
+from tests.command import invoke
 
 PROJECT = Path(__file__).resolve().parents[3]
 MACHINE = Machine(flops_s=1e11, bytes_s=1e10, threads=1, dtype="float32")
@@ -41,9 +41,9 @@ ROWS, T, D, F_, V, LAYERS = 2, 16, 16, 64, 48, 2
 """The network of `make_run`: two rows of 16 tokens a step."""
 
 
-@pytest.fixture
-def profile(make_run) -> StepProfile:
-    return profile_step(make_run(), steps=2, machine=MACHINE)
+@pytest.fixture(scope="module")
+def profile(build_run, tmp_path_factory: pytest.TempPathFactory) -> StepProfile:
+    return profile_step(build_run(tmp_path_factory.mktemp("profile")), steps=2, machine=MACHINE)
 
 
 def flops(profile: StepProfile) -> dict[tuple[str, str], float]:
@@ -411,7 +411,7 @@ def test_json_holds_every_number_and_the_shares() -> None:
 def test_the_command_prints_json_and_writes_a_trace(make_run, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text(make_run().model_dump_json())
-    done = bessemer("model", "profile", path, "--steps", "1", "--json", "--trace", tmp_path / "step.json")
+    done = invoke("model", "profile", path, "--steps", "1", "--json", "--trace", tmp_path / "step.json")
     reported = json.loads(done.stdout)
     within = sum(part["seconds"] for part in reported["parts"])
     assert math.isclose(within + reported["loader_seconds"] + reported["between_seconds"], reported["seconds"])
