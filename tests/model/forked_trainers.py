@@ -29,7 +29,7 @@ def pause_at_each_step() -> None:
     beat = LauncherChannel.beat
 
     def beat_later(channel: LauncherChannel, step: int) -> None:
-        time.sleep(0.02)
+        time.sleep(0.03)
         beat(channel, step)
 
     LauncherChannel.beat = beat_later

@@ -38,9 +38,9 @@ FSDP = {"engine": "fsdp", "ranks": 2}
 ZERO = {stage: {"engine": "deepspeed", "zero_stage": stage, "ranks": 2} for stage in (1, 2, 3)}
 BATCHES = {"batch_rows": 8, "micro_batch_rows": 2, "positions": 8 * 10 + 3}
 """Ten steps of two micro-batches a rank, and one whose rows do not go round."""
-STEPS = 30 if FORKS else 100
+STEPS = 20 if FORKS else 100
 """Enough to be killed in the middle: forks can pause at each."""
-LONG = {"batch_rows": 4, "positions": 4 * STEPS, "checkpoint_steps": 5}
+LONG = {"batch_rows": 4, "positions": 4 * STEPS, "checkpoint_steps": 4}
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
 
 

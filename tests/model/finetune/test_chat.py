@@ -236,7 +236,7 @@ def test_conversations_none_of_which_can_be_scored_are_refused_before_training(
 def test_ten_answers_are_learnt_by_heart_and_then_others_by_adapters(
     network: GPT, chat_file: Callable[..., FinetuneConfig], tmp_path: Path
 ) -> None:
-    config = chat_file(epochs=150, batch_size=5, learning_rate=4e-3)
+    config = chat_file(epochs=75, batch_size=5, learning_rate=4e-3)
     lines: list[str] = []
     found = finetune(network, "parent", config, VOCABULARY, tmp_path / "out", log=lines.append)
     assert found["scores"]["development"]["metals"]["likelihood"] > 0.95
@@ -246,7 +246,7 @@ def test_ten_answers_are_learnt_by_heart_and_then_others_by_adapters(
     assert finetune(network, "parent", config, VOCABULARY, tmp_path / "out", log=lines.append) == found
     assert "nothing to do" in lines[-1]
     others = [(asked, PAIRS[-number][1]) for number, (asked, _) in enumerate(PAIRS)]
-    config = chat_file(others, "[lora]\nr = 16\nalpha = 32\n", epochs=100, batch_size=5, learning_rate=1e-2)
+    config = chat_file(others, "[lora]\nr = 16\nalpha = 32\n", epochs=60, batch_size=5, learning_rate=1e-2)
     trained = load_model(tmp_path / "out")
     finetune(trained, "parent", config, VOCABULARY, tmp_path / "others", log=lines.append)
     answerer = read_result(tmp_path / "others", VOCABULARY)
@@ -356,7 +356,7 @@ def test_a_device_learns_and_answers_what_the_processor_does(
     records = [{"messages": [{"role": "user", "content": asked}]} for asked, _ in PAIRS[:3]]
     likelihoods, answers = [], []
     for device in ("cpu", "cuda"):
-        config = chat_file(epochs=8, batch_size=5, learning_rate=4e-3, device=device)
+        config = chat_file(epochs=4, batch_size=5, learning_rate=4e-3, device=device)
         found = finetune(network, "parent", config, VOCABULARY, tmp_path / device, log=print)
         likelihoods.append(found["scores"]["development"]["metals"]["likelihood"])
         answers.append(read_result(tmp_path / device, VOCABULARY).answers(0, records))

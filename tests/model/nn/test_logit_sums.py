@@ -1,5 +1,6 @@
 """The sums that a loss needs of logits: one formula for two ways to compute them, and values worked out by hand."""
 
+import functools
 import math
 
 import pytest
@@ -12,10 +13,17 @@ from model.nn.logit_sums import LogitSums, logit_sums
 from model.nn.vocab_layers import Vocabulary
 
 
+@pytest.fixture(autouse=True)
+def _uncompiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a processor the two functions of a CUDA device are not compiled, in the backward pass too: that takes
+    seconds."""
+    if "cuda" not in request.keywords:
+        monkeypatch.setattr(module, "_compiled", lambda function: function)
+
+
 def fused(logits_NV: Tensor, targets_N: Tensor, squares: bool, correct: bool) -> LogitSums:
     """As on a CUDA device, without its compiler."""
-    with torch.compiler.set_stance("force_eager"):
-        return LogitSums(*module._FusedSums.apply(logits_NV, targets_N, squares, correct))
+    return LogitSums(*module._FusedSums.apply(logits_NV, targets_N, squares, correct))
 
 
 def test_sums_of_two_rows_by_hand() -> None:
@@ -60,6 +68,22 @@ def test_gradients_sum_to_zero_in_each_row_and_rows_without_loss_have_none() -> 
     assert leaf.grad is not None
     assert leaf.grad.sum(1).tolist() == pytest.approx([0.0] * 4, abs=1e-6)
     assert leaf.grad[2].tolist() == [0.0] * 10
+
+
+def test_each_of_the_two_kernels_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the compiler of a device makes a kernel of; here nothing is made of it."""
+    plain = torch.linspace(-3, 3, 40).reshape(4, 10).requires_grad_()
+    targets = torch.tensor([0, 9, NO_LOSS, 4])
+    sums = [fused(plain, targets, squares=True, correct=True)]
+    traced = functools.partial(torch.compile, backend="eager", dynamic=False, fullgraph=True)
+    monkeypatch.setattr(module, "_compiled", traced)
+    leaf = plain.detach().clone().requires_grad_()
+    sums.append(fused(leaf, targets, squares=True, correct=True))
+    for one in sums:
+        (one.nats + one.squared_normalisers).backward()
+    assert plain.grad is not None is not leaf.grad
+    assert torch.equal(leaf.grad, plain.grad)
+    assert torch.equal(sums[0].nats, sums[1].nats)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
