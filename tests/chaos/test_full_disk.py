@@ -18,6 +18,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables.files import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
+from tests.command import invoke
 
 NOISE = Stage("noise", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 UNITS = 6
@@ -129,8 +130,7 @@ def test_a_disk_that_fills_up_ends_the_run_within_a_minute_with_its_message(
         assert f"Infra: {stage}: no space left while writing" in reported
         assert "Traceback" not in reported
         assert (root / "service" / "prefect" / "prefect.db").is_file()
-        refused = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
-        assert refused.returncode == 75
+        refused = invoke(*words[3:], code=75)
         assert refused.stderr == f"Infra: --root {root}: no space left on its disk; free some and run again\n"
         ballast.unlink()
         again = subprocess.run(

@@ -23,7 +23,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables.files import write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
-from tests.command import bessemer
+from tests.command import bessemer, invoke
 
 CAST = Stage("cast", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 ANNA, BORIS, FOUNDERS = 20001, 20002, 20000
@@ -142,19 +142,23 @@ def test_a_root_that_may_only_be_read_serves_what_exists_and_says_why_it_cannot_
     assert cast(disk).verify() == []
 
 
-def test_a_whole_run_is_read_from_a_root_that_may_only_be_read(foundry: Path, disk: Path) -> None:
+def test_a_whole_run_is_read_from_a_root_that_may_only_be_read(
+    foundry: Path, disk: Path, server_settings: dict[str, str]
+) -> None:
     recipe, until = foundry / "foundry.toml", ("--until", "clean")
-    built = json.loads(bessemer("run", recipe, "--root", disk, "--json", *until).stdout)
+    done = bessemer("run", recipe, "--root", disk, "--json", *until, environment=server_settings)
+    built = json.loads(done.stdout)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    again = bessemer("run", recipe, "--root", disk, "--json", *until)
+    # None of these needs a server.
+    again = invoke("run", recipe, "--root", disk, "--json", *until)
     record = json.loads(again.stdout)
     assert [entry["outcome"] for entry in record["stages"]] == ["reused", "reused"]
     assert [entry["content"] for entry in record["stages"]] == [entry["content"] for entry in built["stages"]]
     assert record["page"] == built["page"]
     assert "nothing needed building; the record of this run could not be written under" in again.stderr
     for words in (("plan", recipe), ("runs", "report", "latest"), ("runs", "compare", "latest", "latest")):
-        bessemer(*words, "--root", disk)
+        invoke(*words, "--root", disk)
     for words in (("run", recipe, *until, "--set", "seed=8"), ("run", recipe, *until, "--force"), ("run", recipe)):
-        refused = bessemer(*words, "--root", disk, code=3)
+        refused = invoke(*words, "--root", disk, code=3)
         assert "cannot be written (Read-only file system)" in refused.stderr
     assert [path.name for path in (disk / "runs").iterdir() if path.is_dir()] == [built["run_id"]]
