@@ -35,8 +35,7 @@ def captured(
     main: Callable[[], int | None], env: Mapping[str, str], **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Wait for a program, and return its exit code and what it printed."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with fork_program(main, env, text=True, **pipes, **options) as process:
+    with fork_program(main, env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
         out, err = process.communicate(timeout=600)
     return subprocess.CompletedProcess("fork", process.returncode, out, err)
 

@@ -27,7 +27,7 @@ def rehearse(program: Path, words: list[str]) -> None:
     # Threads of OpenMP do not survive a fork.
     torch.set_num_threads(1)
     sys.path.insert(0, str(program.parent / "trainers"))
-    import setting  # pyright: ignore[reportMissingImports]
+    import setting
 
     def run(words: list[Any], *, env: dict[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
         _, trainer, *more = words

@@ -7,30 +7,33 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
+from unittest import mock
 
 import model.launch.template
 import model.train.template
+from model.code_digest import code_digest
 from model.config.train import TrainConfig
 from model.distributed.protocol import LauncherChannel
+from model.engines import engine_class
 from model.train.__main__ import main
 from tests.forked_programs import fork_program
 
 
 def import_engine(train: TrainConfig) -> None:
     """Import here what each fork would import."""
-    if train.engine == "deepspeed":
-        import model.engines.deepspeed  # noqa: F401
-    if train.engine == "fsdp":
-        import torch._dynamo  # noqa: F401
+    with mock.patch.dict(os.environ):
+        engine_class(train)
+    if train.divides_weights:
+        import torch.distributed.pipelining  # noqa: F401 - and with it the compiler
 
 
 def pause_at_each_step() -> None:
     """Have ranks wait after each step, so that a few steps leave time enough to disturb them in the middle."""
     beat = LauncherChannel.beat
 
-    def beat_later(channel: LauncherChannel, step: int) -> None:
-        time.sleep(0.03)
-        beat(channel, step)
+    def beat_later(self: LauncherChannel, step: int) -> None:
+        time.sleep(0.05)
+        beat(self, step)
 
     LauncherChannel.beat = beat_later
 
@@ -40,9 +43,10 @@ def fork_trainer(
 ) -> subprocess.Popen[str]:
     """Start `python -m model.train WORDS`, whose template is a fork, too; it calls `before` first."""
     import_engine(train)
+    # Recorded with each finished training, and known from then on.
+    code_digest()
     supervise = functools.partial(_supervise, list(words), before)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return fork_program(supervise, dict(os.environ), text=True, **pipes)
+    return fork_program(supervise, os.environ.copy(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def _supervise(words: list[str], before: Callable[[], object]) -> int:

@@ -1,11 +1,13 @@
 """Training from a base model, with new rows for an extended vocabulary, alone or with all weights."""
 
+import functools
 import json
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ from model.file_content import ChangedInput
 from model.huggingface.io import base_digest, base_weights
 from model.optim.optimizers import make_optimizer
 from model.train.initial_weights import initial_network
+from model.train.template import FORKS
 from model.train.trainer import train
 from tests.model.forked_trainers import pause_at_each_step
 
@@ -49,31 +52,37 @@ def base(tmp_path_factory: pytest.TempPathFactory, build_run, write_sequences) -
     return train(small)
 
 
-@pytest.fixture
-def added_pieces(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def added_pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Piece 40 wrote as 10 and 20, 41 as 11 and 21, ...; 47 could not be written."""
     ids = list(range(OLD, OLD + NEW))
     base_ids = [[number - 30, number - 20] for number in ids[:-1]] + [[]]
     table = pa.table({"id": pa.array(ids, pa.int32()), "base_ids": pa.array(base_ids, pa.list_(pa.int32()))})
-    path = tmp_path / "added_pieces.arrow"
+    path = tmp_path_factory.mktemp("added") / "added_pieces.arrow"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     return path
 
 
-@pytest.fixture
-def extend(make_run, base: Path, added_pieces: Path) -> Callable[..., TrainerRun]:
-    """A run over 48 pieces that starts from the base of 40."""
+@pytest.fixture(scope="module")
+def extended(base: Path, added_pieces: Path) -> Callable[..., TrainerRun]:
+    """A run over 48 pieces, built by a given function, that starts from the base of 40."""
 
-    def run(name: str = "out", **settings: object) -> TrainerRun:
+    def run(build: Callable[..., TrainerRun], name: str = "out", **settings: object) -> TrainerRun:
         starting = StartingModel(folder=base, tokenizer_digest="of the base", added_pieces=added_pieces)
         trainable = settings.pop("trainable", "all")
-        made = make_run(name, **settings)
+        made = build(name=name, **settings)
         return TrainerRun.model_validate(
             made.model_dump() | {"base": starting, "train": made.train.model_dump() | {"trainable": trainable}}
         )
 
     return run
+
+
+@pytest.fixture
+def extend(make_run, extended: Callable[..., TrainerRun]) -> Callable[..., TrainerRun]:
+    """Such a run in the test's own folder."""
+    return functools.partial(extended, make_run)
 
 
 def finish(trainer: subprocess.Popen[str]) -> tuple[int, list[dict], str]:
@@ -125,6 +134,35 @@ ENGINES = [
 ]
 
 
+NEW_ROWS = {**ALONE, "batch_rows": 8, "micro_batch_rows": 2, "positions": 8 * (10 if FORKS else 60)}
+"""Enough steps to be killed in the middle: forks can pause at each."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that trained new rows alone, and what it said."""
+
+    run: TrainerRun
+    messages: list[dict]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, build_run, extended, launch) -> Callable[[dict], Finished]:
+    """The undisturbed run of an engine; of each there is one."""
+    found: dict[str, Finished] = {}
+
+    def of(engine: dict) -> Finished:
+        if str(engine) not in found:
+            build = functools.partial(build_run, tmp_path_factory.mktemp("finished"))
+            run = extended(build, **NEW_ROWS, **engine)
+            code, messages, err = finish(launch(run))
+            assert code == 0, err
+            found[str(engine)] = Finished(run, messages)
+        return found[str(engine)]
+
+    return of
+
+
 @pytest.fixture(scope="module")
 def reference_loss() -> dict[str, list[float]]:
     return {}
@@ -132,11 +170,9 @@ def reference_loss() -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_old_weights_do_not_move_by_a_bit_and_new_rows_learn(
-    extend, base: Path, launch, reference_loss: dict[str, list[float]], engine: dict
+    extend, base: Path, finished, reference_loss: dict[str, list[float]], engine: dict
 ) -> None:
-    run = extend(**ALONE, batch_rows=8, micro_batch_rows=2, positions=8 * 10, **engine)
-    code, messages, err = finish(launch(run))
-    assert code == 0, err
+    run, messages = finished(engine).run, finished(engine).messages
     assert any(message.get("event") == "base_model" and message["new_rows"] == NEW for message in messages)
     before, after = weights(base), weights(run.out / "result")
     assert set(after) == set(before)
@@ -162,12 +198,9 @@ def test_old_weights_do_not_move_by_a_bit_and_new_rows_learn(
     ],
 )
 def test_killed_with_rows_of_their_own_it_ends_with_the_bytes_of_an_undisturbed_run(
-    extend, launch, engine: dict
+    extend, finished, launch, engine: dict
 ) -> None:
-    settings = {**ALONE, "batch_rows": 4, "positions": 4 * 20, "checkpoint_steps": 4, **engine}
-    undisturbed, run = extend("undisturbed", **settings), extend("disturbed", **settings)
-    code, _, err = finish(launch(undisturbed))
-    assert code == 0, err
+    undisturbed, run = finished(engine).run, extend(**NEW_ROWS, **engine)
     trainer = launch(run, before=pause_at_each_step)
     deadline = time.monotonic() + 60
     while not list((run.out / "checkpoints").glob("step-*")):
