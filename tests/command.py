@@ -34,7 +34,10 @@ def bessemer(
 
 
 def invoke(*more: object, code: int | None = 0) -> Result:
-    """Run a command that starts no flow in this process, which has imported what a process would import anew."""
+    """Run a command in this process, which has imported what a process would import anew, in 3 to 5 s.
+
+    The fixture `shared_server` gives one that starts a flow its server.
+    """
     from flows.cli import app
 
     done = CliRunner().invoke(app, [*map(str, more)])

@@ -145,9 +145,19 @@ def server_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[s
 
 @pytest.fixture(scope="module")
 def shared_server(server_settings: dict[str, str]) -> Iterator[None]:
-    """Have the commands of a module's tests use the shared server."""
+    """Have the commands of a module's tests use the shared server, those that run within this process as well: Prefect
+    read its settings when it was imported, and would start another server for them."""
     with mock.patch.dict(os.environ, server_settings):
+        _read_prefect_settings()
         yield
+    _read_prefect_settings()
+
+
+def _read_prefect_settings() -> None:
+    if "prefect" in sys.modules:
+        from prefect.context import refresh_global_settings_context
+
+        refresh_global_settings_context()
 
 
 @pytest.fixture(scope="session")

@@ -18,12 +18,11 @@ import pytest
 from flows.recipe.stages import STAGES
 from flows.runs.lineage import run_artifacts
 from tasks.artifacts.artifact import Artifact
-from tests.command import invoke
+from tests.command import SECONDS, bessemer, invoke, words
 
-# All runs but the first: a server of its own takes a fifth of the time of a whole run.
+# All runs but the first: a server of its own takes as long as a whole run.
 pytestmark = pytest.mark.usefixtures("shared_server")
 
-SECONDS = 240.0
 SECRET = "planted-c0ffee-and-nobody-s"
 SECRETS = dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PREFECT_API_KEY", "WANDB_API_KEY"), SECRET)
 """What the environment of a run keeps secret."""
@@ -41,17 +40,9 @@ finally:
 """
 
 
-def bessemer(*arguments: str | Path, check: bool = True, own_server: bool = False) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "flows.cli", *map(str, arguments)]
-    environment = {key: value for key, value in os.environ.items() if not (own_server and key.startswith("PREFECT_"))}
-    environment |= SECRETS
-    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment)
-    assert not check or done.returncode == 0, done.stderr
-    return done
-
-
-def run(recipe: Path, root: Path, *arguments: str, own_server: bool = False) -> dict[str, Any]:
-    return json.loads(bessemer("run", recipe, "--root", root, "--json", *arguments, own_server=own_server).stdout)
+def run(recipe: Path, root: Path, *arguments: str) -> dict[str, Any]:
+    """The record of a run within this process: a process of its own imports for longer than such a run takes."""
+    return json.loads(invoke("run", recipe, "--root", root, "--json", *arguments).stdout)
 
 
 def outcomes(record: dict[str, Any]) -> list[str]:
@@ -70,7 +61,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(recipe: Path, root: Path) -> dict[str, Any]:
-    return run(recipe, root, own_server=True)
+    """A run by a command of its own, with a private server, whose environment has secrets."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")} | SECRETS
+    command = words("run", recipe, "--root", root, "--json")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +81,8 @@ def document_named(artifacts: dict[str, Artifact], name: str) -> str:
 
 
 def why(artifacts: dict[str, Artifact], root: Path, first: dict[str, Any], name: str) -> dict[str, Any]:
-    words = ("data", "history", document_named(artifacts, name), "--root", root, "--run", first["run_id"], "--json")
-    reported = json.loads(invoke(*words).stdout)
+    asked = ("data", "history", document_named(artifacts, name), "--root", root, "--run", first["run_id"], "--json")
+    reported = json.loads(invoke(*asked).stdout)
     (life,) = reported["documents"]
     return life
 
@@ -111,8 +107,8 @@ def test_again_reuses_every_stage_and_reads_no_data(
 ) -> None:
     log = tmp_path / "opened"
     script = NO_DATA_READ.format(log=str(log))
-    words = [sys.executable, "-c", script, "run", str(recipe), "--root", str(root), "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+    command = [sys.executable, "-c", script, "run", str(recipe), "--root", str(root), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert outcomes(json.loads(done.stdout)) == [f"{stage} reused" for stage in STAGES]
     opened = log.read_text().splitlines()
@@ -148,8 +144,7 @@ def test_only_and_from_and_force(first: dict[str, Any], recipe: Path, root: Path
     assert outcomes(run(recipe, root, "--until", "clean")) == ["sample reused", "clean reused"]
     reported = " ".join(invoke("data", "history", "note-05.txt", "--root", root).stdout.split())
     assert "this run did not train; the latest that did: bessemer data history note-05.txt --run 20" in reported
-    missing = bessemer("run", recipe, "--root", root, "--from", "vocab", "--set", "seed=8", check=False)
-    assert missing.returncode == 3
+    missing = invoke("run", recipe, "--root", root, "--from", "vocab", "--set", "seed=8", code=3)
     assert "sample: this run may only build" in missing.stderr
     assert "params.seed: 7 -> 8" in missing.stderr
 
@@ -274,12 +269,12 @@ def test_every_item_has_a_leak_state(artifacts: dict[str, Artifact], first: dict
 
 
 def test_generate_writes_the_same_text_for_the_same_seed(root: Path, first: dict[str, Any]) -> None:
-    words = ("model", "generate", "latest", "--root", root, "--prompt", "The blast", "--tokens", "12", "--seed", "3")
-    text = invoke(*words).stdout
+    asked = ("model", "generate", "latest", "--root", root, "--prompt", "The blast", "--tokens", "12", "--seed", "3")
+    text = invoke(*asked).stdout
     assert text.startswith("The blast")
-    assert bessemer(*words).stdout == text
+    assert bessemer(*asked).stdout == text
     (folder,) = [entry["path"] for entry in first["stages"] if entry["stage"] == "train"]
-    assert invoke("model", "generate", folder, *words[3:]).stdout == text
+    assert invoke("model", "generate", folder, *asked[3:]).stdout == text
     other = invoke("model", "generate", Path(folder).parents[1] / "vocab", "--root", root, code=None)
     assert other.exit_code == 3
 
@@ -303,9 +298,8 @@ def test_ls_and_report(root: Path, first: dict[str, Any]) -> None:
 def test_bad_input_ends_with_its_exit_code_and_a_clear_message(
     recipe: Path, root: Path, first: dict[str, Any], settings: tuple[str, ...], code: int, message: str
 ) -> None:
-    words = [word for setting in settings for word in ("--set", setting)]
-    done = bessemer("run", recipe, "--root", root, *words, check=False)
-    assert done.returncode == code, done.stderr
+    changed = [word for setting in settings for word in ("--set", setting)]
+    done = invoke("run", recipe, "--root", root, *changed, code=code)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -318,8 +312,7 @@ def test_text_of_which_nothing_is_left_is_reported_by_the_stage_that_dropped_it(
     recipe.write_text(
         'name = "five"\nbudget_tokens = "10K"\n[[sources]]\nname = "texts"\npaths = ["{recipe}/texts"]\nweight = 1.0\n'
     )
-    done = bessemer("run", recipe, "--root", tmp_path / "root", check=False)
-    assert done.returncode == 4, done.stderr
+    done = invoke("run", recipe, "--root", tmp_path / "root", code=4)
     assert "clean: all 5 documents would be dropped, most by `kind_words` (5)" in done.stderr
 
 
@@ -329,8 +322,8 @@ def test_an_interrupted_run_says_so_and_the_next_one_goes_on(
     for stage in STAGES[: STAGES.index("train")]:
         build = artifacts[stage].path
         shutil.copytree(build, tmp_path / "artifacts" / stage / build.name)
-    words = [sys.executable, "-m", "flows.cli", "run", str(foundry / "foundry.toml"), "--root", str(tmp_path), "--json"]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, process_group=0)
+    command = words("run", foundry / "foundry.toml", "--root", tmp_path, "--json")
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, process_group=0)
     deadline = time.monotonic() + SECONDS
     while not list(tmp_path.glob("work/*/scratch/train/checkpoints/step-*")):
         assert process.poll() is None
@@ -351,20 +344,16 @@ def test_an_interrupted_run_says_so_and_the_next_one_goes_on(
 
 def test_a_root_that_cannot_be_written_is_reported(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = bessemer("run", recipe, "--root", tmp_path / "file" / "root", check=False)
-    assert done.returncode == 3
+    done = invoke("run", recipe, "--root", tmp_path / "file" / "root", code=3)
     assert "choose a folder of yours with --root" in done.stderr
 
 
-def test_a_fault_of_the_program_shows_where_it_is_and_exits_as_help_says(tmp_path: Path) -> None:
-    faulty = (
-        "import flows.runs.record; flows.runs.record.list_runs = lambda root: 1 / 0; from flows.cli import main; main()"
-    )
-    words = [sys.executable, "-c", faulty, "runs", "list", "--root", str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 70
-    assert "Traceback" in done.stderr
-    assert "70 a bug." in " ".join(bessemer("run", "--help").stdout.split())
+def test_a_fault_of_the_program_shows_where_it_is_and_exits_as_help_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.runs.record.list_runs", lambda root: 1 / 0)
+    assert "Traceback" in invoke("runs", "list", "--root", tmp_path, code=70).stderr
+    assert "70 a bug." in " ".join(invoke("run", "--help").stdout.split())
 
 
 def test_help_answers_at_once_and_teaches() -> None:
