@@ -74,6 +74,7 @@ def test_the_second_root_begins_with_the_tables_of_the_first(cache: Path, tmp_pa
     before = kept.stat()
     with prefect_server(tmp_path / "second"):
         pass
+    assert "PREFECT_API_URL" not in os.environ, "it is set within the block alone"
     homes = [tmp_path / root / "service" / "prefect" for root in ("first", "second")]
     assert rows(homes[0], "alembic_version") == rows(homes[1], "alembic_version") != []
     assert len(rows(homes[0], "block_type")) == len(rows(homes[1], "block_type")) > 10
