@@ -51,14 +51,16 @@ def test_a_stage_behind_a_rebuilt_one_may_have_a_cause_of_its_own(foundry: Path,
     assert found["dedup"].identity is None
 
 
+@pytest.mark.usefixtures("forked_trainer")
 def test_a_phase_rebuilds_chunk_or_train_alone_and_never_what_reads_documents(
     foundry: Path, tmp_path: Path, build
 ) -> None:
-    build("train", load_recipe(foundry / "foundry.toml", tmp_path), tmp_path)
-    annealed = forecast(foundry, tmp_path, "train.phases=[{share = 0.2, weights = {notes = 1}, end_lr = 0.0}]")
+    small = ("budget_tokens=6K", "train.threads=1")
+    build("train", load_recipe(foundry / "foundry.toml", tmp_path, small), tmp_path)
+    annealed = forecast(foundry, tmp_path, *small, "train.phases=[{share = 0.2, weights = {notes = 1}, end_lr = 0.0}]")
     assert verdicts(annealed)[:7] == [*["reused"] * 5, "build", "build"]
     assert annealed["chunk"].cause.startswith("params.phases")
-    slower = forecast(foundry, tmp_path, "train.phases=[{share = 0.2, end_lr = 0.0}]")
+    slower = forecast(foundry, tmp_path, *small, "train.phases=[{share = 0.2, end_lr = 0.0}]")
     assert verdicts(slower)[:7] == [*["reused"] * 6, "build"]
     assert slower["train"].cause.startswith("params.phases")
 

@@ -34,6 +34,8 @@ from model.engines.memory import rank_memory
 from model.errors import RecipeError
 from model.nn.factory import active_parameter_count
 
+SMALL = ("budget_tokens=6K", "train.threads=1")
+
 
 @pytest.fixture
 def recipe(foundry: Path, tmp_path: Path) -> Recipe:
@@ -176,8 +178,10 @@ def test_a_device_is_asked_for_its_memory(recipe: Recipe, monkeypatch: pytest.Mo
         check_memory(cuda)
 
 
-def test_a_model_that_exists_needs_no_memory(recipe: Recipe, foundry: Path, tmp_path: Path, build, machine_of):
+@pytest.mark.usefixtures("forked_trainer")
+def test_a_model_that_exists_needs_no_memory(foundry: Path, tmp_path: Path, build, machine_of):
     root = tmp_path / "root"
+    recipe = load_recipe(foundry / "foundry.toml", root, SMALL)
     machine_of(1)
     with pytest.raises(RecipeError, match="at least"):
         check_prerequisites(recipe, STAGES, root)
@@ -186,10 +190,10 @@ def test_a_model_that_exists_needs_no_memory(recipe: Recipe, foundry: Path, tmp_
     program = (
         "import sys; from pathlib import Path; from flows.recipe.load import load_recipe;"
         " from flows.recipe.stages import STAGES; from flows.planning.preconditions import check_prerequisites;"
-        " recipe, root = map(Path, sys.argv[1:]);"
-        " check_prerequisites(load_recipe(recipe, root), STAGES, root); sys.exit('torch' in sys.modules)"
+        " recipe, root = map(Path, sys.argv[1:3]);"
+        " check_prerequisites(load_recipe(recipe, root, sys.argv[3:]), STAGES, root); sys.exit('torch' in sys.modules)"
     )
-    loaded = subprocess.run([sys.executable, "-c", program, foundry / "foundry.toml", root], check=False, timeout=240)
+    loaded = subprocess.run([sys.executable, "-c", program, foundry / "foundry.toml", root, *SMALL], check=False)
     assert loaded.returncode == 0, "PyTorch is loaded only for a model that is to be built"
     with pytest.raises(RecipeError, match="at least"):
         check_prerequisites(changed(recipe, seed=2), STAGES, root)

@@ -25,8 +25,15 @@ from model.guard.decisions import read_decisions
 from model.train.trainer import train
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
+from tests.forked_training import training_in_forks
 
-SETTINGS = ("budget_tokens=8K", "chunk.packing=stable", "train.lasting_checkpoints=4", "train.validation_steps=0")
+SETTINGS = (
+    "budget_tokens=8K",
+    "train.threads=1",
+    "chunk.packing=stable",
+    "train.lasting_checkpoints=4",
+    "train.validation_steps=0",
+)
 GUARD = tuple(f"train.guard.{one}" for one in ("healthy_steps=2", "margin_steps=2", "most_skipped=0.9"))
 
 
@@ -35,13 +42,15 @@ def trained(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     """A root, the artifacts of a run in it, and the recipe without the document that it read last."""
     root = tmp_path_factory.mktemp("root")
     recipe = load_recipe(foundry / "foundry.toml", root, (*SETTINGS, *GUARD))
-    before = built(recipe, root)
+    with training_in_forks():
+        before = built(recipe, root)
     return root, before, without_the_last(recipe, root, before)
 
 
 def test_a_replay_reads_what_its_plan_says(trained: tuple[Path, dict[str, Artifact], Recipe]) -> None:
     root, before, without = trained
-    after = built(without, root, before["train"].path)
+    with training_in_forks():
+        after = built(without, root, before["train"].path)
     plan = plan_replay(before, after["chunk"], without.train)
     tokens, steps = (after["train"].table(name) for name in ("metrics", "steps"))
     read = tokens.filter(pc.less(tokens.column("step"), plan.step)).column("tokens").to_pylist()
