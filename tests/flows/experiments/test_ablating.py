@@ -10,11 +10,10 @@ from flows.experiments.component_ablation import alone_figure
 from model.checksummed_json import read_sealed
 from model.digests import digest_file
 from tasks.artifacts.artifact import Artifact
-from tests.command import bessemer
+from tests.command import invoke
 
 pytestmark = pytest.mark.usefixtures("shared_server")
 
-SECONDS = 900.0
 SMALL = """
 threads = 1
 
@@ -62,7 +61,7 @@ def home(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ablate(*words: str | Path) -> dict[str, Any]:
-    return json.loads(bessemer("study", "ablate", *words, "--json").stdout)
+    return json.loads(invoke("study", "ablate", *words, "--json").stdout)
 
 
 def test_changes_are_laid_beside_the_base_and_parts_beside_the_whole(home: Path) -> None:
@@ -99,6 +98,7 @@ def test_changes_are_laid_beside_the_base_and_parts_beside_the_whole(home: Path)
     assert "layer 1 head 0" in Path(parts["markdown"]).read_text().replace("\N{NO-BREAK SPACE}", " ")
 
 
+@pytest.mark.usefixtures("forked_trainer")
 def test_where_second_runs_are_asked_for_they_go_on_from_the_first_and_are_measured(home: Path) -> None:
     """A quarter of 16,000 tokens in batches of eight rows of 64: eight steps, from each first model and from none."""
     (home / "then.toml").write_text(GOING_ON)

@@ -10,7 +10,7 @@ from flows.experiments.scaling import LADDERS, LadderConfig, check_measured, sca
 from flows.experiments.scaling_law import ScalePoint, write_ladder
 from flows.experiments.studies import read_config
 from flows.experiments.trials import RunResult
-from flows.recipe.load import locate_recipe, shipped_file
+from flows.recipe.load import shipped_file
 from model.checksummed_json import read_sealed
 from model.errors import GuardError, RecipeError
 
@@ -78,27 +78,25 @@ def test_a_ladder_with_a_failed_run_of_each_size_has_no_law_yet(tmp_path: Path) 
     assert found["outcome"].startswith("3 of 4 sizes are measured")
 
 
-def test_every_size_reads_by_its_weights(tmp_path: Path) -> None:
+def test_every_size_reads_by_its_weights(foundry: Path, tmp_path: Path) -> None:
     asked = LadderConfig.model_validate({"sizes": list(reversed(SIZES)), "tokens_per_parameter": 10})
-    found = scale_points(asked, locate_recipe("quickstart", tmp_path), tmp_path, (), 1.0)
+    found = scale_points(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
     assert [rung.parameters for rung in found] == [block_weights(size["width"], 2) for size in SIZES]
     assert [rung.tokens for rung in found] == [10 * rung.parameters for rung in found]
     alike = LadderConfig.model_validate({"sizes": SIZES, "tokens": 70_000})
-    assert {rung.tokens for rung in scale_points(alike, locate_recipe("quickstart", tmp_path), tmp_path, (), 1.0)} == {
-        70_000
-    }
+    assert {rung.tokens for rung in scale_points(alike, foundry / "foundry.toml", tmp_path, (), 1.0)} == {70_000}
 
 
-def test_shapes_of_the_same_number_of_weights_are_no_sizes_of_a_law(tmp_path: Path) -> None:
+def test_shapes_of_the_same_number_of_weights_are_no_sizes_of_a_law(foundry: Path, tmp_path: Path) -> None:
     """Four layers of 48 have the weights of one of 96; the fit would fail after hours of training."""
     shapes = [(16, 1), (24, 2), (48, 4), (96, 1)]
     sizes = [{"width": width, "layers": layers, "heads": 2} for width, layers in shapes]
     assert block_weights(48, 4) == block_weights(96, 1)
     found = LadderConfig.model_validate({"sizes": sizes})
     with pytest.raises(RecipeError, match=r"needs 4 different numbers .* the ladder has 3: .*4 layers of 48"):
-        scale_points(found, locate_recipe("quickstart", tmp_path), tmp_path, (), 1.0)
+        scale_points(found, foundry / "foundry.toml", tmp_path, (), 1.0)
     more = LadderConfig.model_validate({"sizes": [*sizes, {"width": 128, "layers": 1, "heads": 2}]})
-    assert len(scale_points(more, locate_recipe("quickstart", tmp_path), tmp_path, (), 1.0)) == 5
+    assert len(scale_points(more, foundry / "foundry.toml", tmp_path, (), 1.0)) == 5
 
 
 @pytest.mark.parametrize(

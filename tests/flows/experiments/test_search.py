@@ -18,8 +18,10 @@ from flows.experiments.trial_log import Trial, TrialLog
 from flows.experiments.trials import parse_editable
 from flows.recipe.load import apply_setting, load_recipe
 from flows.runs.record import list_runs
-from tests.command import bessemer, invoke
+from tests.command import invoke
 from tests.command import words as command_words
+
+pytestmark = pytest.mark.usefixtures("shared_server")
 
 SECONDS = 900.0
 LR = '"train.schedule.peak_lr" = { low = 1e-4, high = 1e-1, log = true }'
@@ -44,7 +46,7 @@ def searched(foundry: Path, folder: Path, head: str, space: str) -> Path:
 
 
 def search(recipe: Path, root: Path, *words: str) -> dict[str, Any]:
-    return json.loads(bessemer("study", "search", recipe, "--root", root, "--json", *words).stdout)
+    return json.loads(invoke("study", "search", recipe, "--root", root, "--json", *words).stdout)
 
 
 def test_trials_side_by_side_build_what_they_share_once(foundry: Path, tmp_path: Path) -> None:
