@@ -151,6 +151,7 @@ def test_empty_files_are_no_losses(recipe: Path) -> None:
     assert not [loss for loss in found.losses if "cannot be read" in loss]
 
 
+@pytest.mark.usefixtures("shared_server")
 def test_rejected_records_are_those_that_count_and_files_without_any_are_named_as_files(recipe: Path) -> None:
     """The limit of rejects counts the two lines and not the files: `2 of 11 records`, with 5 letters and 4 messages."""
     for number in range(20):

@@ -3,13 +3,16 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.planning import preconditions
 from flows.planning.explain import forecast_stages
 from flows.planning.preconditions import check_prerequisites, start_run
 from flows.recipe.load import load_recipe
@@ -19,6 +22,7 @@ from model.config.network import GPTConfig
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_byte_level
+from tests.command import invoke
 
 NETWORK = {"context": 64, "layers": 2, "heads": 2, "width": 16}
 RECIPE = """
@@ -167,36 +171,25 @@ def test_what_is_checked_before_a_server_is_chosen_loads_no_prefect() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_run_by_command_is_checked_once(foundry: Path, tmp_path: Path) -> None:
-    program = """
-import sys
-from flows.cli import main
-from flows.planning import preconditions
-from model.errors import InputError
-checks = ("check_starting_points", "check_first_records", "_first_to_build", "check_memory")
-called = []
-def counted(check):
-    def wrapped(*words):
-        called.append(check.__name__)
-        return check(*words)
-    return wrapped
-for name in checks:
-    setattr(preconditions, name, counted(getattr(preconditions, name)))
-start_run = preconditions.start_run
-def then_end(*words, **options):
-    start_run(*words, **options)
-    raise InputError("the run has begun")
-preconditions.start_run = then_end
-try:
-    main()
-finally:
-    print(sorted(called), file=sys.stderr)
-"""
-    words = ["run", str(foundry / "foundry.toml"), "--root", str(tmp_path / "root")]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=400, check=False
-    )
-    assert done.returncode == InputError.exit_code, done.stderr
-    assert "the run has begun" in done.stderr
+@pytest.mark.usefixtures("shared_server")
+def test_a_run_by_command_is_checked_once(foundry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    def counted(name: str, check: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*words: Any) -> Any:
+            called.append(name)
+            return check(*words)
+
+        return wrapped
+
+    def then_end(*words: Any, **options: Any) -> None:
+        start_run(*words, **options)
+        raise InputError("the run has begun")
+
     once = ["_first_to_build", "check_first_records", "check_memory", "check_starting_points"]
-    assert done.stderr.splitlines()[-1] == str(once)
+    for name in once:
+        monkeypatch.setattr(preconditions, name, counted(name, getattr(preconditions, name)))
+    monkeypatch.setattr("flows.pretrain.start_run", then_end)
+    done = invoke("run", foundry / "foundry.toml", "--root", tmp_path / "root", code=InputError.exit_code)
+    assert "the run has begun" in done.stderr
+    assert sorted(called) == once

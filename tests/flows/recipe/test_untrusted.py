@@ -21,7 +21,7 @@ from tasks.common import confinement
 from tasks.common.config import StrictConfig
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
-from tests.command import bessemer
+from tests.command import invoke
 
 WORDS = frozenset(
     """
@@ -385,14 +385,16 @@ def test_nobody_is_notified_of_nights_by_the_recipe_s_own_words(folder: Path, mo
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "estimate", "nightly"])
-def test_commands_that_read_a_recipe_take_the_option(folder: Path, command: str):
+def test_commands_that_read_a_recipe_take_the_option(folder: Path, command: str, monkeypatch: pytest.MonkeyPatch):
     recipe(folder)
+    monkeypatch.setattr(confinement, "_folder", None)
     text = (folder / "theirs.toml").read_text()
     (folder / "theirs.toml").write_text(text + '[clean.extensions]\npath = "{recipe}"\nedits = ["own:edit"]\n')
     words = [command, str(folder / "theirs.toml"), "--untrusted", str(folder), "--root", str(folder.parent / "root")]
-    done = bessemer(*words, code=2)
+    done = invoke(*words, code=2)
     assert "clean.extensions.path" in done.stderr
     assert "this module was run" not in done.stdout + done.stderr
+    assert confinement.is_confined()
     assert not (folder.parent / "root" / "runs").exists()
 
 

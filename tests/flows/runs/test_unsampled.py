@@ -9,7 +9,7 @@ import pytest
 
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.run_documents import documents_by_file
-from tests.command import bessemer, invoke
+from tests.command import invoke
 
 pytestmark = pytest.mark.usefixtures("shared_server")
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("shared_server")
 def halved(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
     """A root with a run of the first stage that kept half of every source, and the notes that it kept."""
     root = tmp_path_factory.mktemp("halved")
-    bessemer("run", foundry / "foundry.toml", "--root", root, "--only", "sample", "--limit", "50%", "--json")
+    invoke("run", foundry / "foundry.toml", "--root", root, "--only", "sample", "--limit", "50%", "--json")
     sample = run_artifacts(open_run(root, None))["sample"]
     return root, {origin["path"] for origin in sample.table("documents").column("origin").to_pylist()}
 

@@ -1,99 +1,108 @@
 """What a run leaves on a real server, and that it goes on when the server does not answer any more."""
 
 import json
-import os
+import logging
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect import flow, get_client, task
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.events.worker import EventsWorker
+from prefect.runtime import flow_run
 
+from flows.reports.prefect import watcher as watching
 from flows.reports.prefect.watcher import update_interval
-from flows.runs.lifecycle import leaks_over_limit
+from flows.runs.lifecycle import emit_guard_event, emit_run_event, leaks_over_limit
+from flows.runs.record import heard_by
+from model.errors import GuardError, Infra
+from tasks.artifacts.artifact import BUILT, REUSED, Artifact
+from tasks.artifacts.build import ProgressListener
+from tasks.artifacts.limits import SourceWiped
 
-SCRIPT = """
-import json, logging, os, time
-from pathlib import Path
-from flows.service.local_server import prefect_server
-with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
-    from prefect import flow, get_client, task
-    from prefect.events.worker import EventsWorker
-    from flows.reports.prefect import watcher as watching
-    from flows.runs.lifecycle import emit_guard_event, emit_run_event
-    from model.errors import GuardError, Infra
-    from tasks.artifacts.artifact import BUILT, REUSED, Artifact
-    from tasks.artifacts.limits import SourceWiped
+OF_NO_RUN = {"note": "of no run, and sent to nobody"}
 
-    emit_run_event("spike", note="of no run, and sent to nobody")
-    watching.SECONDS_BETWEEN_UPDATES = 0.05
-    watching.SECONDS_TO_CLOSE = 3.0
-    watching.stage_markdown = lambda artifact, page: f"made {artifact.stage}"
-    heard = []
 
-    class Onlooker(watching.ProgressListener):
-        def progress(self, stage, done, total, unit):
-            heard.append(("progress", stage, done))
-        def finished(self, stage, artifact, seconds):
-            heard.append(("finished", stage, artifact.outcome))
+class Onlooker(ProgressListener):
+    """Another one that listens to the run."""
 
-    def made(stage, outcome):
-        return Artifact(Path("/nowhere"), stage, "0123456789abcdef", "content", outcome, "a reason")
+    def __init__(self) -> None:
+        self.heard: list[tuple[object, ...]] = []
 
-    @task(persist_result=False)
-    def work(shown, stage, total, outcome):
-        shown.note(stage, "building")
-        for done in (1, 2, 3):
-            time.sleep(0.06)
-            shown.progress(stage, done, total, "parts")
-        shown.finished(stage, made(stage, outcome), 0.2)
+    def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        self.heard.append(("progress", stage, done))
 
-    @flow
-    def pipeline():
-        watching.CURRENT_LISTENER.set(Onlooker())
-        with watching.prefect_artifacts() as shown:
-            shown.name_run("Küche & Co", "20260101T000000Z-abcdef")
-            work(shown, "clean", 3, BUILT)
-            work(shown, "sample", None, BUILT)
-            work(shown, "dedup", 3, REUSED)
-        with watching.prefect_artifacts() as lost:
-            lost._client._client.base_url = "http://127.0.0.1:9/api"
-            lost.name_run("foundry", "lost")
-            work(lost, "vocab", 3, BUILT)
-        emit_run_event("promotion_blocked", because="it is worse")
-        emit_guard_event([{"stage": "clean"}], SourceWiped("clean: nothing is left of `notes`"))
-        emit_guard_event([{"stage": "train"}], GuardError("train: it took too long"))
-        emit_guard_event([{"stage": "train"}], Infra("train: the disk is full"))
+    def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
+        self.heard.append(("finished", stage, artifact.outcome))
 
-    messages = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: messages.append(record.getMessage())
-    logging.getLogger("prefect.flow_runs").addHandler(handler)
-    pipeline()
-    with get_client(sync_client=True) as client:
-        (run,) = client.read_flow_runs()
-        artifacts = [(a.type, a.key, a.data) for a in client.read_artifacts() if a.type]
-        EventsWorker.drain_all(timeout=10)
-        chosen = {"filter": {"event": {"prefix": ["bessemer."]}}}
-        for _ in range(100):  # the server writes them in lots
-            events = client._client.post("/events/filter", json=chosen).json()["events"]
-            if len(events) >= 3:
-                break
-            time.sleep(0.2)
-        events = [(e["event"], e["resource"]["prefect.resource.id"], e["payload"]) for e in events]
-shown = {"run": str(run.id), "events": events, "name": run.name, "tags": run.tags, "artifacts": artifacts}
-print(json.dumps({**shown, "heard": heard, "warned": messages}))
-"""
+
+@task(persist_result=False)
+def work(shown: watching.PrefectArtifacts, stage: str, total: int | None, outcome: str) -> None:
+    shown.note(stage, "building")
+    for done in (1, 2, 3):
+        time.sleep(0.06)
+        shown.progress(stage, done, total, "parts")
+    shown.finished(stage, Artifact(Path("/nowhere"), stage, "0123456789abcdef", "content", outcome, "a reason"), 0.2)
+
+
+@flow
+def pipeline() -> str:
+    with watching.prefect_artifacts() as shown:
+        shown.name_run("Küche & Co", "20260101T000000Z-abcdef")
+        work(shown, "clean", 3, BUILT)
+        work(shown, "sample", None, BUILT)
+        work(shown, "dedup", 3, REUSED)
+    with watching.prefect_artifacts() as lost:
+        lost._client._client.base_url = "http://127.0.0.1:9/api"
+        lost.name_run("foundry", "lost")
+        work(lost, "vocab", 3, BUILT)
+    emit_run_event("promotion_blocked", because="it is worse")
+    emit_guard_event([{"stage": "clean"}], SourceWiped("clean: nothing is left of `notes`"))
+    emit_guard_event([{"stage": "train"}], GuardError("train: it took too long"))
+    emit_guard_event([{"stage": "train"}], Infra("train: the disk is full"))
+    return str(flow_run.id)
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    home = tmp_path_factory.mktemp("prefect")
-    environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
-    environment |= {"PREFECT_HOME": str(home), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"}
-    words = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def warned() -> Iterator[list[str]]:
+    """Warnings in the logs of flow runs."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())
+    logging.getLogger("prefect.flow_runs").addHandler(handler)
+    yield messages
+    logging.getLogger("prefect.flow_runs").removeHandler(handler)
+
+
+@pytest.fixture(scope="module")
+def reported(shared_server: None, warned: list[str]) -> dict[str, Any]:
+    emit_run_event("spike", **OF_NO_RUN)
+    onlooker = Onlooker()
+    with pytest.MonkeyPatch.context() as patch, heard_by(onlooker):
+        patch.setattr(watching, "SECONDS_BETWEEN_UPDATES", 0.05)
+        patch.setattr(watching, "CLOSE_TIMEOUT", 3.0)
+        patch.setattr(watching, "stage_markdown", lambda artifact, page: f"made {artifact.stage}")
+        run_id = pipeline()
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(run_id)
+        of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id]))
+        artifacts = [(a.type, a.key, a.data) for a in client.read_artifacts(artifact_filter=of_run) if a.type]
+        EventsWorker.drain_all(timeout=10)
+        chosen = {"filter": {"event": {"prefix": ["bessemer."]}}}
+        resource, events = f"prefect.flow-run.{run_id}", list[tuple[str, str, Any]]()
+        for _ in range(100):  # the server writes them in lots
+            found = client._client.post("/events/filter", json=chosen).json()["events"]
+            events = [(e["event"], e["resource"]["prefect.resource.id"], e["payload"]) for e in found]
+            events = [event for event in events if event[1] == resource or event[2] == OF_NO_RUN]
+            if len(events) >= 3:
+                break
+            time.sleep(0.2)
+    shown = {"run": run_id, "events": events, "name": run.name, "tags": run.tags, "artifacts": artifacts}
+    return json.loads(json.dumps({**shown, "heard": onlooker.heard, "warned": warned}))
 
 
 def test_a_flow_run_is_named_and_tagged_by_its_recipe(reported: dict[str, Any]) -> None:
