@@ -74,8 +74,8 @@ def test_random_mixtures_keep_the_bounds_lie_around_the_prior_and_are_the_seeds(
     assert found.sum(axis=1) == pytest.approx(np.ones(2000))
     assert (found >= low - 1e-12).all()
     assert (found <= high + 1e-12).all()
-    assert np.array_equal(found, draw_mixtures(prior, low, high, 2000, seed=5))
-    assert not np.array_equal(found, draw_mixtures(prior, low, high, 2000, seed=6))
+    assert np.array_equal(found[:100], draw_mixtures(prior, low, high, 100, seed=5))
+    assert not np.array_equal(found[:100], draw_mixtures(prior, low, high, 100, seed=6))
     free = draw_mixtures(prior, np.zeros(3), np.ones(3), 2000, seed=5)
     assert free.mean(axis=0) == pytest.approx(prior, abs=0.03)
 
