@@ -123,9 +123,14 @@ def test_a_published_tokenizers_template_is_used(home: Path, tmp_path: Path, tok
     names = {number: name for name, number in trained.tokenizer.special_names.items()}
     special = [names[token] for token in found.ids if token in names]
     assert special == ["<s>", "</s>", "<s>", "</s>"]
-    reported = bessemer(home)("model", "finetune", exported, "--task", home / "boxes.toml", "--out", tmp_path / "tuned")
+    # One answer is learnt in a fifth of the steps that ten take.
+    task, out = tmp_path / "one.toml", tmp_path / "tuned"
+    task.write_text(TASK.replace("epochs = 150", "epochs = 60"))
+    (line,) = (line for line in (home / "train.jsonl").read_text().splitlines() if PAIRS[3][0] in line)
+    (tmp_path / "train.jsonl").write_text(f"{line}\n" * 5)
+    reported = bessemer(home)("model", "finetune", exported, "--task", task, "--out", out)
     assert reported.exit_code == 0, reported.stderr
-    tuned = open_trained(home, str(tmp_path / "tuned"))
+    tuned = open_trained(home, str(out))
     assert chat_template(tuned) == template
     prompt = Prompt(template.prompt([Message("user", PAIRS[3][0])], tuned.tokenizer), Sampling(0.0))
     assert isinstance(tuned.network, GPT)
