@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 
+from flows.recipe.load import load_recipe
 from flows.recipe.stages import STAGES
 from flows.service.worker import expected_deployments
 from tests.command import bessemer
+from tests.forked_training import training_in_forks
 
 SECONDS = 600.0
 NOBODY = 65534
@@ -74,13 +76,20 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def service(foundry: Path, tmp_path_factory: pytest.TempPathFactory, ask: Callable[..., Any]) -> Iterator[Service]:
-    found = Service(tmp_path_factory.mktemp("root"), foundry / "foundry.toml", ask)
+def service(
+    foundry: Path, tmp_path_factory: pytest.TempPathFactory, ask: Callable[..., Any], build: Callable[..., Any]
+) -> Iterator[Service]:
+    """A service of a root whose artifacts all exist."""
+    text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry)).replace('"40K"', '"8K"')
+    recipe = tmp_path_factory.mktemp("recipe") / "small.toml"
+    recipe.write_text(f"{text}threads = 1\n")
+    found = Service(tmp_path_factory.mktemp("root"), recipe, ask)
+    with training_in_forks():
+        build("evaluate", load_recipe(recipe, found.root), found.root)
     try:
         reported = found.up()
         assert str(found.root / "service" / "password") in reported
         assert found.password.partition(":")[2] not in reported
-        bessemer("run", found.recipe, "--root", found.root, "--json")
         yield found
     finally:
         bessemer("serve", "stop", "--now", "--root", found.root, code=None)
@@ -163,7 +172,25 @@ def test_no_route_answers_without_the_password(service: Service) -> None:
         assert "Access-Control-Allow-Origin" not in answer.headers, "Prefect's own is any origin"
 
 
-def test_the_password_lets_nobody_change_what_code_is_run(service: Service, tmp_path: Path) -> None:
+def scheduled_run(service: Service) -> dict[str, Any]:
+    """The run of a schedule, under a parameter that is not the recipe's, both given in the UI."""
+    deployment = service.deployment("06-rerun-chunk")
+    assert deployment["parameters"]["from_stage"] == "chunk"
+    changed = {**deployment["parameters"], "from_stage": "train"}
+    service.ask(f"/deployments/{deployment['id']}", {"parameters": changed}, "PATCH")
+    due = datetime.now(UTC) + timedelta(seconds=15)
+    schedule = {"interval": 3600, "anchor_date": due.isoformat(), "timezone": "UTC"}
+    service.ask(f"/deployments/{deployment['id']}/schedules", [{"schedule": schedule, "active": True}])
+    deadline = time.monotonic() + SECONDS
+    while not (runs := service.ask("/flow_runs/filter", {"deployments": {"name": {"any_": ["06-rerun-chunk"]}}})):
+        assert time.monotonic() < deadline
+        time.sleep(1)
+    return min(runs, key=lambda run: run["expected_start_time"])
+
+
+def test_the_password_lets_nobody_change_what_code_is_run_and_parameters_and_schedules_are_kept(
+    service: Service, tmp_path: Path
+) -> None:
     """A deployment's parameters and schedules are the user's; the rest is as `up` wrote it, or is not run."""
     marker = tmp_path / "run-by-a-stranger"
     touch = f"touch {marker}"
@@ -189,7 +216,7 @@ def test_the_password_lets_nobody_change_what_code_is_run(service: Service, tmp_
     runs["new deployment in the pool"] = service.start("evil")
     template = {"job_configuration": {"command": touch}, "variables": {"type": "object", "properties": {}}}
     service.ask("/work_pools/bessemer", {"base_job_template": template}, "PATCH")
-    ignored = service.start("08-rerun-evaluate")
+    ignored = scheduled_run(service)
     ends = {what: service.end(run) for what, run in runs.items()}
     print("\nwith the right password")
     for what, state in ends.items():
@@ -198,28 +225,11 @@ def test_the_password_lets_nobody_change_what_code_is_run(service: Service, tmp_
         assert (state["type"], state["name"]) == ("FAILED", "GuardError"), what
         assert state["message"].startswith("refused: ")
         assert f"'{runs[what]}' {state['message']}" in service.log("worker")
-    kept = service.end(ignored)
+    kept = service.end(ignored["id"])
     print(f"{'template of the pool':28} {kept['name']}: {kept['message']} (the template is not read)")
+    assert (ignored["auto_scheduled"], ignored["parameters"]["from_stage"]) == (True, "train")
     assert (kept["name"], kept["message"]) == ("Completed", "8 reused")
     assert not marker.exists()
-
-
-def test_a_schedule_and_a_parameter_of_the_ui_are_kept(service: Service) -> None:
-    deployment = service.deployment("06-rerun-chunk")
-    assert deployment["parameters"]["from_stage"] == "chunk"
-    changed = {**deployment["parameters"], "from_stage": "train"}
-    service.ask(f"/deployments/{deployment['id']}", {"parameters": changed}, "PATCH")
-    due = datetime.now(UTC) + timedelta(seconds=15)
-    schedule = {"interval": 3600, "anchor_date": due.isoformat(), "timezone": "UTC"}
-    service.ask(f"/deployments/{deployment['id']}/schedules", [{"schedule": schedule, "active": True}])
-    deadline = time.monotonic() + SECONDS
-    while not (runs := service.ask("/flow_runs/filter", {"deployments": {"name": {"any_": ["06-rerun-chunk"]}}})):
-        assert time.monotonic() < deadline
-        time.sleep(1)
-    first = min(runs, key=lambda run: run["expected_start_time"])
-    state = service.end(first["id"])
-    assert (first["auto_scheduled"], first["parameters"]["from_stage"]) == (True, "train")
-    assert (state["name"], state["message"]) == ("Completed", "8 reused")
 
 
 @pytest.mark.prove
