@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,13 @@ from model.config.network import BERTConfig, GPTConfig, T5Config
 from model.config.train import TrainerRun
 from model.data.dataset import open_table
 from model.data.row_format import RowFormat
+from model.distributed.process_group import SINGLE_PROCESS
 from model.errors import InputError
 from model.nn.factory import activation_range_names
+from model.train.loop import Callback, Step
 from model.train.trainer import train
+from tests.in_a_child import in_a_child
+from tests.model.forked_training import train_in_forks
 
 PAD, CLS, SEP, MASK = 3, 4, 5, 6
 TEXT_FROM = 20
@@ -38,8 +40,8 @@ NETWORKS = {
 }
 OBJECTIVES = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
-TWENTY_STEPS = 8 * 20 + 3
-"""Twenty batches of eight rows, and one whose rows do not go round."""
+TEN_STEPS = 8 * 10 + 3
+"""Ten batches of eight rows, and one whose rows do not go round."""
 
 
 def rows_of(architecture: str) -> tuple[np.ndarray, dict[str, Any]]:
@@ -78,16 +80,10 @@ def run_of(build_run, write_sequences, tmp_path_factory: pytest.TempPathFactory)
         )
         tokens, pairs = rows_of(architecture)
         file = write_sequences(home / "rows.arrow", tokens, row_format=row_format, **pairs)
-        run = build_run(home, **{"batch_rows": 8, "micro_batch_rows": 2, "positions": TWENTY_STEPS, **settings})
+        run = build_run(home, **{"batch_rows": 8, "micro_batch_rows": 2, "positions": TEN_STEPS, **settings})
         return run.model_copy(update={"sequences": (file,), "model": NETWORKS[architecture]})
 
     return build
-
-
-def finish(trainer: subprocess.Popen[str]) -> str:
-    _, err = trainer.communicate(timeout=180)
-    assert trainer.returncode == 0, err
-    return err
 
 
 def metrics(run: TrainerRun) -> pa.Table:
@@ -124,9 +120,9 @@ def test_the_result_says_what_was_trained_and_loads(alone, architecture: str) ->
     table = metrics(run)
     # [CLS] and two [SEP] of a pair are not counted, nor the padding of row 2: of the BERT's it ends with a [SEP] at 11.
     full, short = {"bert": (24 - 3, 12 - 2), "t5": (34, 9)}[architecture]
-    shorts = open_table(run.order).column("row").to_pylist()[:TWENTY_STEPS].count(2)
-    assert 0 < shorts < TWENTY_STEPS
-    assert column(table, "tokens")[-1] == full * (TWENTY_STEPS - shorts) + short * shorts
+    shorts = open_table(run.order).column("row").to_pylist()[:TEN_STEPS].count(2)
+    assert 0 < shorts < TEN_STEPS
+    assert column(table, "tokens")[-1] == full * (TEN_STEPS - shorts) + short * shorts
     assert column(table, "loss")[-1] < column(table, "loss")[0]
 
 
@@ -138,7 +134,7 @@ def test_losses_of_hidden_tokens_and_pairs_are_distinguished_and_add_up(alone) -
     assert pairs[0] == pytest.approx(np.log(2), abs=0.3)
     for name in ("masked_accuracy", "next_accuracy"):
         assert ((column(table, name) >= 0) & (column(table, name) <= 1)).all()
-    assert metrics(alone("gpt"))["masked_loss"].null_count == 21
+    assert metrics(alone("gpt"))["masked_loss"].null_count == 11
 
 
 ENGINES = {
@@ -154,32 +150,35 @@ ALL_ENGINES = [
 
 
 @pytest.mark.parametrize(("architecture", "engine"), ALL_ENGINES)
-def test_every_engine_computes_what_one_process_does(alone, run_of, launch, architecture: str, engine: str) -> None:
+def test_every_engine_computes_what_one_process_does(alone, run_of, architecture: str, engine: str) -> None:
     one = alone(architecture)
     shared = run_of(architecture, **ENGINES[engine])
-    finish(launch(shared))
+    train_in_forks(shared)
     expected, found = metrics(one), metrics(shared)
     for name in ("loss", "grad_norm"):
-        np.testing.assert_allclose(column(found, name)[:20], column(expected, name)[:20], rtol=1e-5)
+        np.testing.assert_allclose(column(found, name)[:10], column(expected, name)[:10], rtol=1e-5)
     if architecture == "bert":
         assert found["next_accuracy"].equals(expected["next_accuracy"])
 
 
+class Killed(Callback):
+    """Kills the process after a step, behind which a checkpoint may be under way."""
+
+    def after_step(self, step: Step) -> None:
+        if step.number == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.mark.parametrize("architecture", ["bert", "t5"])
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.prove), "bfloat16"])
-def test_killed_and_started_again_it_ends_with_the_same_bytes(run_of, launch, architecture: str, dtype: str) -> None:
-    settings = {"positions": 8 * 30, "checkpoint_steps": 5, "dtype": dtype, "threads": 2}
+def test_killed_and_started_again_it_ends_with_the_same_bytes(run_of, architecture: str, dtype: str) -> None:
+    settings = {"positions": 8 * 12, "checkpoint_steps": 4, "dtype": dtype}
     undisturbed, killed = (run_of(architecture, **settings) for _ in range(2))
-    finish(launch(undisturbed))
-    trainer = launch(killed)
-    deadline = time.monotonic() + 60
-    while len(list((killed.out / "checkpoints").glob("step-*"))) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    os.kill(trainer.pid, signal.SIGKILL)
-    trainer.communicate()
+    train(undisturbed)
+    assert in_a_child(train, killed, SINGLE_PROCESS, None, [Killed()]) == signal.SIGKILL
+    assert list((killed.out / "checkpoints").glob("step-*"))
     assert not (killed.out / "result").exists()
-    finish(launch(killed))
+    train(killed)
     for name in EXACT_FILES:
         assert (killed.out / "result" / name).read_bytes() == (undisturbed.out / "result" / name).read_bytes(), name
 
@@ -192,12 +191,10 @@ def test_bfloat16_reaches_nearly_the_same_loss(alone, run_of) -> None:
     assert (losses != exact).any()
 
 
-def test_rows_of_another_objective_are_refused_before_the_first_step(run_of, launch, alone) -> None:
+def test_rows_of_another_objective_are_refused_before_the_first_step(run_of) -> None:
     run = run_of("bert").model_copy(update={"model": NETWORKS["t5"]})
-    trainer = launch(run)
-    _, err = trainer.communicate(timeout=60)
-    assert trainer.returncode == InputError.exit_code, err
-    assert "built for masked_lm, and the network (t5) is trained on span_corruption" in err
+    with pytest.raises(InputError, match=r"built for masked_lm, and the network \(t5\) is trained on span_corruption"):
+        train(run)
     assert not Path(run.out / "checkpoints").exists()
 
 
