@@ -1,15 +1,16 @@
 """Builders that race, that are killed at any instant, and that wake up late: one whole artifact, and nothing lost.
 
 Each case forks real processes. Instants are chosen by counting the byte codes that a builder runs in the modules that
-hold the lease, finish units and commit, so that a thousand points lie evenly over the whole of it.
+hold the lease, finish units and commit, so that a thousand points lie evenly over the whole of it. What forks hundreds
+of times runs in a program that has imported little, since a fork copies the tables of all memory.
 """
 
 import os
 import random
+import select
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -30,6 +31,8 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables.files import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
+from tests.in_a_program import in_a_program
+from tests.joints.conftest import Tally
 
 POUR = Stage("pour", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 TRACED = {
@@ -97,15 +100,14 @@ def fork(body: Callable[[], int]) -> int:
 
 def exit_code(child: int) -> int:
     """The child's exit code; minus the signal's number where one ended it."""
-    deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.0005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    raise AssertionError(f"process {child} did not end within {DEADLINE} s")
+    end = os.pidfd_open(child)
+    ended, _, _ = select.select([end], [], [], DEADLINE)
+    os.close(end)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    assert ended, f"process {child} did not end within {DEADLINE} s"
+    return os.waitstatus_to_exitcode(status)
 
 
 def builds(root: Path, **options: float) -> int:
@@ -157,67 +159,75 @@ def left_over(root: Path) -> list[str]:
     return [str(path.relative_to(root)) for path in root.glob("work/*")]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build(tmp_path_factory.mktemp("undisturbed"), []).content
+def in_small_forks(cases: Callable[[Tally, Path, int], Tally], tally: Tally, folder: Path, number: int) -> None:
+    """Count so many cases of a function of this module, which forks for each."""
+    vars(tally).update(vars(in_a_program(cases, tally, folder, number)))
 
 
-@quick_and_whole(100, 1000)
-def test_two_builders_race(tmp_path: Path, joint: Any, undisturbed: str, number: int) -> None:
+@quick_and_whole(50, 1000)
+def test_two_builders_race(tmp_path: Path, joint: Any, number: int) -> None:
     with joint("races of two builders: one build each") as tally:
-        both_built = 0
-        for race in range(number):
-            root = tmp_path / f"{race}"
-            ready, start = os.pipe()
+        in_small_forks(races, tally, tmp_path, number)
 
-            def racer(root: Path = root, ready: int = ready, start: int = start) -> int:
-                os.close(start)
-                os.read(ready, 1)  # returns when the parent closes its end
-                return builds(root)
 
-            children = [fork(racer), fork(racer)]
+def races(tally: Tally, folder: Path, number: int) -> Tally:
+    undisturbed, both_built = build(folder / "undisturbed", []).content, 0
+    for race in range(number):
+        root = folder / f"{race}"
+        ready, start = os.pipe()
+
+        def racer(root: Path = root, ready: int = ready, start: int = start) -> int:
             os.close(start)
-            codes = sorted(exit_code(child) for child in children)
-            os.close(ready)
-            both_built += codes == [BUILT_IT, BUILT_IT]
-            (artifact,) = (Artifact.open(path) for path in root.glob("artifacts/pour/*"))
-            whole = artifact.content == undisturbed and artifact.verify() == []
-            fine = codes == [BUILT_IT, REUSED_IT] and whole and not left_over(root)
-            tally.expect(fine, f"race {race}: exit codes {codes}, left over {left_over(root)}")
-            shutil.rmtree(root)
-        tally.note = f"both built in {both_built}"
+            os.read(ready, 1)  # returns when the parent closes its end
+            return builds(root)
+
+        children = [fork(racer), fork(racer)]
+        os.close(start)
+        codes = sorted(exit_code(child) for child in children)
+        os.close(ready)
+        both_built += codes == [BUILT_IT, BUILT_IT]
+        (artifact,) = (Artifact.open(path) for path in root.glob("artifacts/pour/*"))
+        whole = artifact.content == undisturbed and artifact.verify() == []
+        fine = codes == [BUILT_IT, REUSED_IT] and whole and not left_over(root)
+        tally.expect(fine, f"race {race}: exit codes {codes}, left over {left_over(root)}")
+        shutil.rmtree(root)
+    tally.note = f"both built in {both_built}"
+    return tally
 
 
-@quick_and_whole(100, 1000)
-def test_killed_at_any_instant(tmp_path: Path, joint: Any, undisturbed: str, number: int) -> None:
+@quick_and_whole(50, 1000)
+def test_killed_at_any_instant(tmp_path: Path, joint: Any, number: int) -> None:
     """kill -9 from the lease to the last rename; what had been finished is not done again."""
-    prepared = tmp_path / "prepared"
+    with joint("kill points from lease to commit: never a partial artifact") as tally:
+        in_small_forks(kills, tally, tmp_path, number)
+
+
+def kills(tally: Tally, folder: Path, number: int) -> Tally:
+    undisturbed, published = build(folder / "undisturbed", []).content, 0
+    prepared = folder / "prepared"
     before_commit = Instant()
     assert exit_code(fork(lambda: _stop_before_commit(prepared))) == -signal.SIGKILL
-    counting = tmp_path / "counting"
+    counting = folder / "counting"
     shutil.copytree(prepared, counting)
-    sys.settrace(before_commit)
-    assert builds(counting) == REUSED_IT  # no unit was left to do
-    sys.settrace(None)
-    with joint("kill points from lease to commit: never a partial artifact") as tally:
-        published = 0
-        for kill in range(number):
-            root = tmp_path / "killed"
-            shutil.copytree(prepared, root)
-            point = 1 + kill * before_commit.seen // number
-            child = fork(lambda root=root, point=point: traced_build(root, Instant(point, strike(signal.SIGKILL))))
-            code = exit_code(child)
-            seen = [Artifact.open(path) for path in root.glob("artifacts/*/*")]
-            published += len(seen)
-            whole = all(artifact.content == undisturbed and artifact.verify() == [] for artifact in seen)
-            calls: list[int] = []
-            again = build(root, calls, lease_seconds=0.3)
-            kept = again.content == undisturbed and again.verify() == [] and calls == []
-            build(root, [], metal="steel")  # the next build of anything sweeps what was left
-            fine = code == -signal.SIGKILL and whole and kept and not left_over(root)
-            tally.expect(fine, f"point {point}: exit {code}, whole {whole}, then {calls} again, {left_over(root)}")
-            shutil.rmtree(root)
-        tally.note = f"of {before_commit.seen} byte codes; {published} kills came after the rename"
+    assert traced_build(counting, before_commit) == REUSED_IT  # no unit was left to do
+    for kill in range(number):
+        root = folder / "killed"
+        shutil.copytree(prepared, root)
+        point = 1 + kill * before_commit.seen // number
+        child = fork(lambda root=root, point=point: traced_build(root, Instant(point, strike(signal.SIGKILL))))
+        code = exit_code(child)
+        seen = [Artifact.open(path) for path in root.glob("artifacts/*/*")]
+        published += len(seen)
+        whole = all(artifact.content == undisturbed and artifact.verify() == [] for artifact in seen)
+        calls: list[int] = []
+        again = build(root, calls, lease_seconds=0.3)
+        kept = again.content == undisturbed and again.verify() == [] and calls == []
+        build(root, [], metal="steel")  # the next build of anything sweeps what was left
+        fine = code == -signal.SIGKILL and whole and kept and not left_over(root)
+        tally.expect(fine, f"point {point}: exit {code}, whole {whole}, then {calls} again, {left_over(root)}")
+        shutil.rmtree(root)
+    tally.note = f"of {before_commit.seen} byte codes; {published} kills came after the rename"
+    return tally
 
 
 def _stop_before_commit(root: Path) -> int:
@@ -233,65 +243,72 @@ def _stop_before_commit(root: Path) -> int:
     return BROKE
 
 
-@quick_and_whole(8, 60)
-def test_killed_again_and_again_goes_on_from_finished_units(
-    tmp_path: Path, joint: Any, undisturbed: str, number: int
-) -> None:
+@quick_and_whole(4, 60)
+def test_killed_again_and_again_goes_on_from_finished_units(tmp_path: Path, joint: Any, number: int) -> None:
     """Kills at random instants of the whole build, until one gets through: each costs one unit at most."""
-    whole = Instant()
-    assert traced_build(tmp_path / "counting", whole) == BUILT_IT
-    instants = random.Random(11)
     with joint("kills during the work: finished parts are kept") as tally:
-        kills = again = 0
-        for case in range(number):
-            root, units_before = tmp_path / f"{case}", 0
-            for _ in range(12):
-                point = instants.randrange(whole.seen // 6, whole.seen // 2)
-                code = exit_code(
-                    fork(lambda root=root, point=point: traced_build(root, Instant(point, strike(signal.SIGKILL))))
-                )
-                units = len(list(root.glob("work/*/units/*.json")))
-                if code != -signal.SIGKILL:
-                    break
-                kills += 1
-                tally.expect(units >= units_before, f"case {case}: {units_before} finished units became {units}")
-                units_before = units
-            calls: list[int] = []
-            artifact = build(root, calls)
-            again += len(calls)
-            tally.expect(
-                artifact.content == undisturbed and len(calls) <= PourConfig().units - units_before,
-                f"case {case}: {units_before} units were finished, and {calls} were done again",
-            )
-        tally.note = f"{kills} kills"
+        in_small_forks(kills_during_the_work, tally, tmp_path, number)
 
 
-@quick_and_whole(60, 300)
-def test_a_builder_that_wakes_up_late(tmp_path: Path, joint: Any, undisturbed: str, number: int) -> None:
-    """SIGSTOP at any instant, another takes over and publishes, SIGCONT: nothing of the artifact is touched."""
+def kills_during_the_work(tally: Tally, folder: Path, number: int) -> Tally:
+    undisturbed, killed = build(folder / "undisturbed", []).content, 0
     whole = Instant()
-    assert traced_build(tmp_path / "counting", whole) == BUILT_IT
-    with joint("paused builders that wake up late: harm nothing") as tally:
-        taken_over = 0
-        for pause in range(number):
-            root = tmp_path / f"{pause}"
-            point = 1 + pause * whole.seen // number
-            late = fork(lambda root=root, point=point: traced_build(root, Instant(point, strike(signal.SIGSTOP))))
-            _, status = os.waitpid(late, os.WUNTRACED)
-            assert os.WIFSTOPPED(status)
-            calls: list[int] = []
-            artifact = build(root, calls, lease_seconds=0.12)
-            taken_over += bool(calls)
-            published = snapshot(root)
-            os.kill(late, signal.SIGCONT)
-            code = exit_code(late)
-            fine = code in (BUILT_IT, REUSED_IT) and artifact.content == undisturbed and artifact.verify() == []
-            unmoved = snapshot(root) == published
-            tally.expect(
-                fine and unmoved and not left_over(root),
-                f"pause {point} of {whole.seen}: exit {code}, untouched {unmoved}, left over {left_over(root)}",
+    assert traced_build(folder / "counting", whole) == BUILT_IT
+    instants = random.Random(11)
+    for case in range(number):
+        root, units_before = folder / f"{case}", 0
+        for _ in range(12):
+            point = instants.randrange(whole.seen // 6, whole.seen // 2)
+            code = exit_code(
+                fork(lambda root=root, point=point: traced_build(root, Instant(point, strike(signal.SIGKILL))))
             )
-        tally.note = f"{taken_over} had their work taken over"
+            units = len(list(root.glob("work/*/units/*.json")))
+            if code != -signal.SIGKILL:
+                break
+            killed += 1
+            tally.expect(units >= units_before, f"case {case}: {units_before} finished units became {units}")
+            units_before = units
+        calls: list[int] = []
+        artifact = build(root, calls)
+        tally.expect(
+            artifact.content == undisturbed and len(calls) <= PourConfig().units - units_before,
+            f"case {case}: {units_before} units were finished, and {calls} were done again",
+        )
+    tally.note = f"{killed} kills"
+    return tally
+
+
+@quick_and_whole(40, 300)
+def test_a_builder_that_wakes_up_late(tmp_path: Path, joint: Any, number: int) -> None:
+    """SIGSTOP at any instant, another takes over and publishes, SIGCONT: nothing of the artifact is touched."""
+    with joint("paused builders that wake up late: harm nothing") as tally:
+        in_small_forks(pauses, tally, tmp_path, number)
+
+
+def pauses(tally: Tally, folder: Path, number: int) -> Tally:
+    undisturbed, taken_over = build(folder / "undisturbed", []).content, 0
+    whole = Instant()
+    assert traced_build(folder / "counting", whole) == BUILT_IT
+    for pause in range(number):
+        root = folder / f"{pause}"
+        point = 1 + pause * whole.seen // number
+        late = fork(lambda root=root, point=point: traced_build(root, Instant(point, strike(signal.SIGSTOP))))
+        _, status = os.waitpid(late, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        calls: list[int] = []
+        artifact = build(root, calls, lease_seconds=0.12)
+        taken_over += bool(calls)
+        published = snapshot(root)
+        os.kill(late, signal.SIGCONT)
+        code = exit_code(late)
+        fine = code in (BUILT_IT, REUSED_IT) and artifact.content == undisturbed and artifact.verify() == []
+        unmoved = snapshot(root) == published
+        tally.expect(
+            fine and unmoved and not left_over(root),
+            f"pause {point} of {whole.seen}: exit {code}, untouched {unmoved}, left over {left_over(root)}",
+        )
+    tally.note = f"{taken_over} had their work taken over"
+    return tally
 
 
 def test_a_builder_that_wakes_up_late_writes_nothing_into_the_work_that_was_taken_over(tmp_path: Path) -> None:
