@@ -232,12 +232,17 @@ def test_at_every_write_what_exists_is_whole_and_what_is_recorded_is_not_done_ag
     copies: Path, undisturbed: str, view: str
 ) -> None:
     events = json.loads((copies / "events.json").read_text())
+    seen: set[frozenset[tuple[str, bytes]]] = set()
     for number, event in enumerate(events):
         root, at = copies / f"{number:03d}" / view, f"{view} at {number} of {len(events)}, before: {event}"
-        for path in root.glob("artifacts/*/*"):
-            assert is_whole(path), f"{at}: {path.name} of {path.parent.name} exists and is not whole"
         published = list(root.glob("artifacts/trim/*"))
         assert published or number < len(events) - 1, f"{at}: the build had returned, and nothing exists"
+        if (found := files_of(root)) in seen:
+            # An fsync changes nothing that a kill leaves, and nothing else changes what was promised.
+            continue
+        seen.add(found)
+        for path in root.glob("artifacts/*/*"):
+            assert is_whole(path), f"{at}: {path.name} of {path.parent.name} exists and is not whole"
         recorded = len(list(root.glob("work/*/units/*.json")))
         for folder in root.glob("work/*/files"):
             (folder / "part-99999.arrow").write_bytes(b"of a unit that was never finished")
@@ -308,6 +313,12 @@ def test_at_every_write_the_checkpoints_that_exist_are_whole(tmp_path: Path) -> 
             assert len(whole) >= wholes, f"{view} at {number}, before {event}: none is left"
         wholes = min(1, len(intact_steps(copies / f"{number:03d}" / PROMISED / "checkpoints")))
     assert wholes == 1, "two checkpoints were written, and a loss of power leaves none"
+
+
+def files_of(root: Path) -> frozenset[tuple[str, bytes]]:
+    """Everything below a root: the names of folders, with a stroke, and files with their bytes."""
+    paths = [(str(path.relative_to(root)), path) for path in root.rglob("*")]
+    return frozenset((f"{name}/", b"") if path.is_dir() else (name, path.read_bytes()) for name, path in paths)
 
 
 def is_whole(path: Path) -> bool:
