@@ -27,6 +27,8 @@ from tasks.vocab.config import BERT_TOKENS, VocabConfig
 from tasks.vocab.stage import build_vocab
 from tasks.vocab.train import train_byte_level, train_sentencepiece, train_wordpiece
 
+pytestmark = pytest.mark.usefixtures("forked_trainers")
+
 ENGLISH = [f"The converter blows air through melted iron for {number} minutes. Steel remains." for number in range(80)]
 RUSSIAN = [
     f"Конвертер продувает воздух через расплавленный чугун {number} минут, и остаётся сталь." for number in range(80)

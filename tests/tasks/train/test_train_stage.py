@@ -105,6 +105,7 @@ def test_interrupted_training_goes_on_to_the_bytes_of_an_undisturbed_one(context
     assert (context.root / "runs" / context.run_id / "train.log").exists()
 
 
+@pytest.mark.usefixtures("forked_trainers")
 def test_a_paused_training_leaves_no_artifact_and_goes_on_to_the_same_content(context, parents, tmp_path):
     whole = build_train(replace(context, root=tmp_path / "other"), *parents, CONFIG, lambda message: None)
     heard: list[dict[str, Any]] = []
@@ -119,6 +120,7 @@ def test_a_paused_training_leaves_no_artifact_and_goes_on_to_the_same_content(co
     assert (resumed.identity, resumed.content) == (whole.identity, whole.content)
 
 
+@pytest.mark.usefixtures("forked_trainers")
 def test_lasting_checkpoints_that_an_earlier_setting_did_not_ask_for_are_named_and_left_out(context, parents):
     with pytest.raises(Paused):
         build_train(context, *parents, CONFIG.model_copy(update={"pause_share": 0.5}), lambda message: None)
@@ -137,6 +139,7 @@ def test_a_vocabulary_size_that_contradicts_the_tokenizer_is_refused(context, pa
         build_train(context, *parents, wrong, lambda message: None)
 
 
+@pytest.mark.usefixtures("forked_trainers")
 def test_rows_of_another_length_than_the_context_are_refused_by_the_trainer(context, parents):
     wrong = CONFIG.model_copy(update={"model": CONFIG.model.model_copy(update={"context": 64})})
     with pytest.raises(InputError, match=r"rows of 33 tokens.*context 64 needs\s+65"):
