@@ -22,6 +22,8 @@ from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 from tests.tasks.evaluate.conftest import check_same_on_a_device
 
+pytestmark = pytest.mark.usefixtures("forked_trainers")
+
 TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
 DOCUMENTS = [("code", TEXT[begin : begin + 6_000]) for begin in range(0, 60_000, 6_000)]
 HELDOUT = [("code", TEXT[60_000:63_000]), ("code", TEXT[63_000:66_000]), ("code", TEXT[66_000:68_000])]

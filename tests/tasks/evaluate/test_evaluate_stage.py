@@ -17,6 +17,8 @@ from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 from tests.tasks.evaluate.conftest import check_same_on_a_device
 
+pytestmark = pytest.mark.usefixtures("forked_trainers")
+
 TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
 TRAIN = TrainStageConfig.model_validate(
     {

@@ -18,6 +18,8 @@ from tasks.train.stage import build_train
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 
+pytestmark = pytest.mark.usefixtures("forked_trainers")
+
 ENGLISH = [
     f"The converter blows air through melted iron for {number} minutes, and steel remains." for number in range(80)
 ]
