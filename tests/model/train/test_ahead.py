@@ -177,9 +177,9 @@ def test_a_step_begins_before_the_one_before_is_read_but_not_beside_a_checkpoint
 
 RUNS = {
     "clipped": {"clip": {"max_norm": 0.1}, "optimizer": {"l1": 1e-4, "l2": 1e-3}},
-    "lengths": {"length_warmup": {"start_length": 4, "share": 0.6}, "positions": 39},
+    "lengths": {"length_warmup": {"start_length": 4, "share": 0.6}, "positions": 19},
     "recomputed": {"recompute": True, "dtype": "bfloat16"},
-    "validated": {"validation_steps": 4, "checkpoint_steps": 5},
+    "validated": {"validation_steps": 2, "checkpoint_steps": 3},
 }
 
 
@@ -187,7 +187,7 @@ RUNS = {
 def test_a_run_ahead_ends_with_the_bits_of_one_that_waits(
     make_run, tmp_path: Path, request: pytest.FixtureRequest, case: str
 ) -> None:
-    settings = {"batch_rows": 4, "positions": 40, "guard": GUARD, **RUNS[case]}
+    settings = {"batch_rows": 4, "positions": 20, "guard": GUARD, **RUNS[case]}
     plain, ahead = (
         with_dropout(make_run(name, **settings), heldout(tmp_path, ["a"] * 3)) for name in ("plain", "ahead")
     )
@@ -197,7 +197,7 @@ def test_a_run_ahead_ends_with_the_bits_of_one_that_waits(
     assert result(ahead) == result(plain)
     for table in ("validation.arrow", "events.arrow"):
         assert rows_of(ahead, table) == rows_of(plain, table)
-    assert len(order) > 3 * 9
+    assert len(order) > 3 * 4
 
 
 def test_a_run_ahead_goes_back_where_one_that_waits_does(
@@ -205,15 +205,15 @@ def test_a_run_ahead_goes_back_where_one_that_waits_does(
 ) -> None:
     def make(run: TrainerRun, *given: Any) -> Any:
         engine = make_engine(run, *given)
-        return engine if read_decisions(run.out) else Faulty(engine, range(40, 43), 0)
+        return engine if read_decisions(run.out) else Faulty(engine, range(20, 23), 0)
 
     monkeypatch.setattr("model.train.trainer.make_engine", make)
-    settings = {"positions": 120, "checkpoint_steps": 3, "guard": {**GUARD, "most_skipped": 0.3}}
+    settings = {"positions": 60, "checkpoint_steps": 3, "guard": {**GUARD, "most_skipped": 0.3}}
     plain, ahead = (make_run(name, **settings) for name in ("plain", "ahead"))
     train(plain)
     order: list[str] = request.getfixturevalue("as_on_a_device")
     train(ahead)
-    assert order[order.index("read 42") - 1] == "begin 43", "which is given up"
+    assert order[order.index("read 22") - 1] == "begin 23", "which is given up"
     assert read_decisions(ahead.out) == read_decisions(plain.out)
     assert len(read_decisions(ahead.out)) == 1
     assert result(ahead) == result(plain)
@@ -232,7 +232,7 @@ class Stopping(Callback):
 
 
 def test_a_run_ahead_stops_behind_the_step_that_has_begun(make_run, request: pytest.FixtureRequest) -> None:
-    plain, ahead = (make_run(name, positions=40, checkpoint_steps=50) for name in ("plain", "ahead"))
+    plain, ahead = (make_run(name, positions=20, checkpoint_steps=50) for name in ("plain", "ahead"))
     train(plain)
     order: list[str] = request.getfixturevalue("as_on_a_device")
     with pytest.raises(Infra, match="asked to stop after step 6;"):
@@ -255,7 +255,8 @@ def test_a_run_ahead_stops_behind_the_step_that_has_begun(make_run, request: pyt
 def test_ranks_ahead_end_with_the_bits_of_ranks_that_wait(
     make_run, request: pytest.FixtureRequest, settings: dict[str, Any]
 ) -> None:
-    named = {"batch_rows": 4, "positions": 40, "ranks": 2, "clip": {"max_norm": 0.1}, "guard": GUARD, **settings}
+    named = {"batch_rows": 4, "micro_batch_rows": 2, "positions": 20, "ranks": 2, "clip": {"max_norm": 0.1}}
+    named |= {"guard": GUARD, **settings}
     plain, ahead = (make_run(name, **named) for name in ("plain", "ahead"))
 
     def work(run: TrainerRun, rank: int) -> None:
