@@ -4,6 +4,7 @@ import functools
 import tempfile
 from pathlib import Path
 
+import model.train.trainer  # noqa: F401 - Each rank would import it.
 from model.config.train import TrainerRun
 from model.distributed.protocol import error_file
 from model.engines import engine_class

@@ -16,6 +16,7 @@ from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import Numerics
 from model.train.trainer import train
+from tests.model.forked_training import train_in_forks
 
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
 CURRICULA = {
@@ -57,7 +58,7 @@ def finished(trainer: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_going_on_from_a_checkpoint_changes_no_bit(make_run, choice: str) -> None:
-    run = make_run(batch_rows=4, positions=40, keep_checkpoints=9, **CHOICES[choice])
+    run = make_run(batch_rows=4, micro_batch_rows=2, positions=32, keep_checkpoints=9, **CHOICES[choice])
     train(run)
     undisturbed = result(run)
     go_back_to(run, 6)
@@ -67,7 +68,7 @@ def test_going_on_from_a_checkpoint_changes_no_bit(make_run, choice: str) -> Non
 
 
 def test_a_mixture_of_experts_goes_on_to_the_same_bits(make_run) -> None:
-    run: TrainerRun = make_run(batch_rows=4, positions=40, keep_checkpoints=9, recompute=True, dtype="bfloat16")
+    run: TrainerRun = make_run(batch_rows=4, positions=32, keep_checkpoints=9, recompute=True, dtype="bfloat16")
     sizes = {name: getattr(run.model, name) for name in ("vocab_size", "context", "layers", "heads", "width")}
     run = run.model_copy(update={"model": GPTConfig(**sizes, experts=4, balance=0.1)})
     train(run)
@@ -126,16 +127,14 @@ def test_penalties_shrink_matrices_and_stay_out_of_the_loss_that_is_reported(mak
         pytest.param(3, {"optimizer": {"kind": "sgd"}} | CURRICULA, id="zero-3", marks=pytest.mark.prove),
     ],
 )
-def test_two_ranks_of_zero_compute_what_one_process_does(
-    make_run, launch: Callable[..., subprocess.Popen[str]], stage: int, choice: dict
-) -> None:
+def test_two_ranks_of_zero_compute_what_one_process_does(make_run, stage: int, choice: dict) -> None:
     settings = {"batch_rows": 4, "micro_batch_rows": 2, "positions": 4 * 12 + 2, **choice}
     alone, run = (
         make_run("alone", **settings),
         make_run("zero", engine="deepspeed", zero_stage=stage, ranks=2, **settings),
     )
     train(alone)
-    finished(launch(run))
+    train_in_forks(run)
     ours, reference = columns(run, "metrics"), columns(alone, "metrics")
     assert columns(run, "steps") == columns(alone, "steps")
     np.testing.assert_allclose(ours["loss"], reference["loss"], rtol=1e-5)
@@ -186,13 +185,11 @@ def test_at_the_floor_an_overflow_is_a_non_finite_step(make_run) -> None:
 @pytest.mark.parametrize(
     "stage", [1, pytest.param(2, marks=pytest.mark.prove), pytest.param(3, marks=pytest.mark.prove)]
 )
-def test_zero_scales_the_loss_of_float16_as_the_native_engine_does(
-    make_run, launch: Callable[..., subprocess.Popen[str]], stage: int
-) -> None:
+def test_zero_scales_the_loss_of_float16_as_the_native_engine_does(make_run, stage: int) -> None:
     settings = {"positions": 40, "batch_rows": 4, "dtype": "float16", "loss_scale": {"start": 2.0**24}}
     alone, run = make_run("alone", **settings), make_run("zero", engine="deepspeed", zero_stage=stage, **settings)
     train(alone)
-    finished(launch(run))
+    train_in_forks(run)
     assert columns(run, "steps")["applied"] == columns(alone, "steps")["applied"]
     ours, reference = columns(run, "metrics"), columns(alone, "metrics")
     assert ours["scale"] == reference["scale"]
@@ -226,11 +223,11 @@ def test_recomputed_blocks_change_no_bit_over_several_ranks(
         pytest.param({"ranks": 4, "engine": "fsdp", "tensor_parallel": 2}, marks=pytest.mark.prove),
     ],
 )
-def test_dropout_is_the_same_in_every_layout_and_goes_on_to_the_same_bits(make_run, launch, layout: dict) -> None:
+def test_dropout_is_the_same_in_every_layout_and_goes_on_to_the_same_bits(make_run, layout: dict) -> None:
     def trained(name: str, **settings: object) -> TrainerRun:
-        run = make_run(name, batch_rows=4, positions=40, keep_checkpoints=9, **settings)
+        run = make_run(name, batch_rows=4, micro_batch_rows=2, positions=32, keep_checkpoints=9, **settings)
         run = run.model_copy(update={"model": run.model.model_copy(update={"dropout": 0.3})})
-        finished(launch(run))
+        train_in_forks(run)
         return run
 
     run, alone = trained("ranks", **layout), trained("alone", engine="fsdp")
@@ -239,7 +236,7 @@ def test_dropout_is_the_same_in_every_layout_and_goes_on_to_the_same_bits(make_r
         np.testing.assert_allclose(ours[name], reference[name], rtol=1e-4)
     undisturbed = result(run)
     go_back_to(run, 6)
-    finished(launch(run))
+    train_in_forks(run)
     assert result(run) == undisturbed
 
 
