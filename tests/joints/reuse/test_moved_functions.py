@@ -16,6 +16,7 @@ import pytest
 
 from flows.recipe.stages import STAGES
 from tasks.artifacts.build import Stage
+from tasks.common.code_cache import cached_code_of
 from tasks.common.code_fingerprint import code_of
 
 STAGE = "dedup"
@@ -40,7 +41,7 @@ class Moved:
 
 
 def test_the_code_of_no_stage_changes(checkout: Path) -> None:
-    before = {stage: code_of(_roots(stage), checkout) for stage in STAGES}
+    before = {stage: cached_code_of(_roots(stage)) for stage in STAGES}
     moved = move(checkout)
     after = {stage: code_of([_root(root, moved) for root in _roots(stage)], checkout) for stage in STAGES}
     assert {stage: code.digest for stage, code in after.items()} == {
