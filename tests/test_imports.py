@@ -220,25 +220,32 @@ def test_every_module_says_what_it_is():
     assert [name for name, tree in modules().items() if not ast.get_docstring(tree)] == []
 
 
-@pytest.mark.parametrize(
-    ("module", "heavy"),
-    [
-        ("flows.__main__", "typer rich json tomllib"),
-        ("flows.cli", "torch numba numpy pyarrow prefect pydantic"),
-        ("flows.reports.document", "numpy pyarrow pydantic"),
-        ("flows.recipe.load", "torch numba prefect"),
-        ("flows.planning.explain", "torch numba prefect"),
-        ("flows.runs.lineage", "torch numba prefect pyarrow numpy pydantic"),
-        ("flows.runs.document_history", "torch numba prefect pydantic pandas"),
-        ("flows.reports.summary", "torch numba"),
-        ("flows.pretrain", "torch numba"),
-        ("tasks.prefect_tasks", "torch numba"),
-        ("model.config.train", "torch numba numpy"),
-        ("model.launch.supervisor", "torch numba"),
-    ],
-)
-def test_start_up_paths_load_nothing_heavy(module: str, heavy: str):
+LIGHT = [
+    {
+        "flows.__main__": "typer rich json tomllib",
+        "flows.cli": "torch numba numpy pyarrow prefect pydantic",
+        "flows.reports.document": "numpy pyarrow pydantic",
+        "flows.runs.lineage": "torch numba prefect pyarrow numpy pydantic",
+        "flows.runs.document_history": "torch numba prefect pydantic pandas",
+    },
+    {
+        "model.config.train": "torch numba numpy",
+        "model.launch.supervisor": "torch numba",
+        "flows.recipe.load": "torch numba prefect",
+        "flows.planning.explain": "torch numba prefect",
+        "flows.reports.summary": "torch numba",
+        "tasks.prefect_tasks": "torch numba",
+        "flows.pretrain": "torch numba",
+    },
+]
+"""Modules that a process imports one after the other, and what is not loaded with each; none before it loads that."""
+
+
+@pytest.mark.parametrize("modules", LIGHT, ids=["commands", "flows and trainers"])
+def test_start_up_paths_load_nothing_heavy(modules: dict[str, str]):
     """Help, a plan, a run with nothing to build, and what watches a training must not wait for PyTorch or kernels."""
-    program = f"import sys, {module}; print([name for name in {heavy.split()} if name in sys.modules])"
+    program = "import sys"
+    for module, heavy in modules.items():
+        program += f"\nimport {module}\nprint({module!r}, *(name for name in {heavy.split()} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=PROJECT)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.splitlines() == list(modules)
