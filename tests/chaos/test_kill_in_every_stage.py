@@ -8,6 +8,7 @@ the same place however fast the machine is. `make prove` kills at instants of th
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -29,10 +30,46 @@ ENDING_SECONDS = 20.0
 HOOK = Path(__file__).parent / "hook"
 MARK = "BESSEMER_TEST_MARK"
 """Environment variable that every process of a run inherits, however its command line reads."""
+TEMPLATE = """
+import importlib, json, os, pkgutil, sitecustomize, sys, traceback
+given = dict(os.environ)
+import tasks
+from flows.cli import main
+from flows.commands.run import quieten_prefect
+from model.processes import exit_now
+quieten_prefect(verbose=False)
+import flows.pretrain
+for module in pkgutil.walk_packages(tasks.__path__, "tasks."):
+    importlib.import_module(module.name)
+for line in sys.stdin:
+    words, environment, out, err = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.environ.clear()
+        os.environ.update(given | environment)
+        importlib.reload(sitecustomize)
+        for number, path in ((1, out), (2, err)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        sys.argv = ["bessemer", *words]
+        try:
+            main()
+        except SystemExit as end:
+            exit_now(end.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            exit_now(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Has imported what a run imports, which takes a command longer than all else here, and forks runs, one at a time."""
+
+
+def words(recipe: Path, root: Path) -> list[str]:
+    return ["run", str(recipe), "--root", str(root), "--json"]
 
 
 def command(recipe: Path, root: Path) -> list[str]:
-    return [sys.executable, "-m", "flows.cli", "run", str(recipe), "--root", str(root), "--json"]
+    return [sys.executable, "-m", "flows.cli", *words(recipe, root)]
 
 
 def start(recipe: Path, root: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -71,12 +108,12 @@ def processes_of(mark: str) -> dict[int, str]:
     return found
 
 
-def left_over(mark: str) -> list[str]:
-    """The processes that carry the mark and do not end within the time given to them."""
+def left_over(mark: str, template: int = 0) -> list[str]:
+    """The processes that carry the mark and do not end within the time given to them; but for the template of runs."""
     deadline = time.monotonic() + ENDING_SECONDS
-    while (found := processes_of(mark)) and time.monotonic() < deadline:
+    while (found := processes_of(mark)).keys() - {template} and time.monotonic() < deadline:
         time.sleep(0.05)
-    return list(found.values())
+    return [words for number, words in found.items() if number != template]
 
 
 @pytest.fixture
@@ -91,33 +128,78 @@ def mark() -> Iterator[str]:
 
 def counting(root: Path, log: Path, kill_at: str = "") -> dict[str, str]:
     """The environment in which a run's renames are counted, and one of them, `IDENTITY:N`, ends the run."""
-    path = os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")]))
     renames = {"BESSEMER_RENAMES_ROOT": str(root), "BESSEMER_RENAMES_LOG": str(log)}
-    return {"PYTHONPATH": path, **renames, "BESSEMER_KILL_AT": kill_at}
+    return {"PYTHONPATH": HOOKED, **renames, "BESSEMER_KILL_AT": kill_at}
+
+
+HOOKED = os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")]))
+
+
+class Runs:
+    """Runs that are forks of a template. The process that was killed in one of them has its number."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._template = subprocess.Popen(
+            [sys.executable, "-c", TEMPLATE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": HOOKED, **environment},
+        )
+        self.template = self._template.pid
+
+    def code_of(self, recipe: Path, root: Path, environment: Mapping[str, str]) -> int:
+        """Run a recipe to its end; minus the number of the signal that ended it."""
+        assert self._template.stdin is not None is not self._template.stdout
+        files = [str(root.with_suffix(suffix)) for suffix in (".json", ".err")]
+        self._template.stdin.write(json.dumps([words(recipe, root), environment, *files]) + "\n")
+        self._template.stdin.flush()
+        assert select.select([self._template.stdout], [], [], SECONDS)[0], root.with_suffix(".err").read_text()
+        return int(self._template.stdout.readline())
+
+    def finished(self, recipe: Path, root: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+        """The record of a run that must end well."""
+        assert self.code_of(recipe, root, environment) == 0, root.with_suffix(".err").read_text()
+        return json.loads(root.with_suffix(".json").read_text())
+
+    def end(self) -> None:
+        assert self._template.stdin is not None
+        self._template.stdin.close()
+        self._template.wait(SECONDS)
+
+
+@pytest.fixture
+def runs(mark: str, server_settings: dict[str, str]) -> Iterator[Runs]:
+    """Runs whose processes carry the mark, on the shared server."""
+    runs = Runs({**server_settings, MARK: mark})
+    yield runs
+    runs.end()
 
 
 def test_killed_in_the_middle_of_every_stage_ends_with_the_digests_of_an_undisturbed_run(
-    foundry: Path, tmp_path: Path, mark: str, server_settings: dict[str, str]
+    foundry: Path, tmp_path: Path, mark: str, runs: Runs
 ) -> None:
     """Each run goes on from the one before, which was killed in the stage before.
 
-    The first kill is of a run with a Prefect server of its own; the others share one, which takes half the time.
+    The first kill is of a command with a Prefect server of its own; the others are forks and share a server, which
+    takes a third of the time.
     """
     recipe, root, quiet = foundry / "foundry.toml", tmp_path / "disturbed", tmp_path / "quiet"
-    undisturbed = finished_run(recipe, quiet, {**counting(quiet, tmp_path / "quiet.log"), **server_settings})
+    undisturbed = runs.finished(recipe, quiet, counting(quiet, tmp_path / "quiet.log"))
     assert outcomes(undisturbed) == ["built"] * len(STAGES)
     renames = Counter((tmp_path / "quiet.log").read_text().split())
     builds = {entry["stage"]: entry["identity"] for entry in undisturbed["stages"]}
     for stage, build in builds.items():
-        middle = renames[build] // 2 + 1
-        server = {} if stage == STAGES[0] else server_settings
-        environment = {**counting(root, tmp_path / f"{stage}.log", f"{build}:{middle}"), **server, MARK: mark}
-        process = start(recipe, root, environment)
-        assert process.wait(SECONDS) == -signal.SIGKILL, f"{stage}: {root.with_suffix('.err').read_text()}"
+        environment = counting(root, tmp_path / f"{stage}.log", f"{build}:{renames[build] // 2 + 1}")
+        if stage == STAGES[0]:
+            code = code_of_a_command_whose_server_is_seen(recipe, root, {**environment, MARK: mark}, runs.template)
+        else:
+            code = runs.code_of(recipe, root, environment)
+        assert code == -signal.SIGKILL, f"{stage}: {root.with_suffix('.err').read_text()}"
         assert list(root.glob(f"work/{build}.*")), f"{stage} left no work to go on from"
         assert not (root / "artifacts" / stage).exists(), f"{stage} was published before its middle"
-        assert left_over(mark) == [], f"processes outlived the run that was killed in {stage}"
-    again = finished_run(recipe, root, server_settings)
+        assert left_over(mark, runs.template) == [], f"processes outlived the run that was killed in {stage}"
+    again = runs.finished(recipe, root, {})
     assert contents(again) == contents(undisturbed)
     assert outcomes(again) == ["reused"] * (len(STAGES) - 1) + ["built"]
     for stage, build in builds.items():
@@ -126,15 +208,19 @@ def test_killed_in_the_middle_of_every_stage_ends_with_the_digests_of_an_undistu
     assert not list((root / "work").iterdir())
 
 
-def test_the_search_for_processes_sees_the_server_of_a_run(foundry: Path, tmp_path: Path, mark: str) -> None:
-    """A search that cannot find what lives would never find what is left over."""
-    process = start(foundry / "foundry.toml", tmp_path / "root", {MARK: mark})
-    deadline = time.monotonic() + SECONDS
-    while len(found := processes_of(mark)) < 2 and process.poll() is None and time.monotonic() < deadline:
+def code_of_a_command_whose_server_is_seen(
+    recipe: Path, root: Path, environment: Mapping[str, str], template: int
+) -> int:
+    """How a run ends that is a command. A search that cannot find what lives would never find what is left over."""
+    process = start(recipe, root, environment)
+    deadline, seen = time.monotonic() + SECONDS, False
+    while process.poll() is None and not seen and time.monotonic() < deadline:
+        found = processes_of(environment[MARK])
+        seen = any("server" in words for number, words in found.items() if number not in (process.pid, template))
         time.sleep(0.05)
-    process.kill()
-    process.wait()
-    assert any("server" in words for words in found.values()), found
+    code = process.wait(SECONDS)
+    assert seen, "the search for processes does not see the server of a run"
+    return code
 
 
 def stage_under_way(root: Path) -> str | None:
