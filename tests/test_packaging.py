@@ -14,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from model.files import user_cache
+
 PROJECT = Path(__file__).parents[1]
 DECLARED = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EVERY_DEPENDENCY = [*DECLARED["dependencies"], *itertools.chain(*DECLARED["optional-dependencies"].values())]
@@ -70,6 +72,8 @@ def test_the_wheel_works_in_an_empty_folder(wheel: zipfile.ZipFile, tmp_path: Pa
         " from flows.cli import main; main()"
     )
     environment = {**os.environ, "PYTHONPATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    # The same kernels as here: compiling them takes 26 s, and tests/model/test_kernels.py does so at other paths.
+    environment["NUMBA_CACHE_DIR"] = os.environ.get("NUMBA_CACHE_DIR") or str(user_cache())
     for words in (["--version"], ["init", "text"], ["check", "recipe.toml"], ["plan", "recipe.toml"]):
         command = [sys.executable, "-c", program, str(installed), *words]
         done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, check=False)
