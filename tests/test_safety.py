@@ -31,8 +31,13 @@ def modules() -> dict[str, ast.Module]:
     }
 
 
-def calls(tree: ast.AST) -> Iterator[tuple[str, str, ast.Call]]:
+@functools.cache
+def calls(tree: ast.AST) -> list[tuple[str, str, ast.Call]]:
     """(what it is called on, name, call) of every call: ("torch", "load", ...) for `torch.load(...)`."""
+    return list(_calls(tree))
+
+
+def _calls(tree: ast.AST) -> Iterator[tuple[str, str, ast.Call]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             yield ast.unparse(node.func.value), node.func.attr, node

@@ -6,6 +6,7 @@ one folder, with the files that it shows below `<!-- file: NAME -->` and what PR
 is changed but the names in capitals.
 """
 
+import functools
 import os
 import random
 import re
@@ -86,6 +87,12 @@ INLINE_COMMANDS = [
 ]
 
 
+@functools.cache
+def command_line() -> Any:
+    """Return the command line of `bessemer`, which takes .02 s to put together."""
+    return get_command(app)
+
+
 def wrong_words(text: str) -> list[str]:
     """The words of a `bessemer` command that no such command has."""
     try:
@@ -95,7 +102,7 @@ def wrong_words(text: str) -> list[str]:
     start = next((place for place, word in enumerate(words) if not re.match(r"[A-Z_]+=", word)), 0)
     if words[start].rpartition("/")[2] != "bessemer":
         return []
-    place: Any = get_command(app)
+    place = command_line()
     rest = words[start + 1 :]
     while rest and isinstance(place, TyperGroup) and not rest[0].startswith("-"):
         if rest[0] not in place.commands and getattr(place, "invoke_without_command", False):
