@@ -1,6 +1,7 @@
-"""Ranks that train in float64 over the processor; the first of a run prints losses, gradient norms and first weights.
+"""Ranks that train in float64 over the processor; the first writes losses, norms of gradients and a digest of weights.
 
-Arguments: steps, then the files of runs, which are trained one after another.
+Arguments: steps, then the files of runs, NAME.json, of each of which it writes NAME.found. Ranks train runs of their
+number one after another: what PyTorch finds out of a division of tensors, it finds out once.
 """
 
 import functools
@@ -19,7 +20,6 @@ from model.config.train import TrainerRun, read_run
 from model.data.dataset import SequenceReader
 from model.data.row_format import NO_LOSS
 from model.distributed.process_group import Ranks, join_process_group
-from model.distributed.protocol import claim_stdout
 from model.engines import make_engine
 from model.engines.divided import DividedEngine
 from model.engines.native import NativeEngine
@@ -44,52 +44,57 @@ class DoubleVocabulary(Vocabulary):
 
 
 def main(steps: int, files: list[Path]) -> None:
-    for file in files:
-        run = read_run(file)
-        run_ranks(run.train.ranks, functools.partial(train, run, steps, file.with_suffix(".store")))
+    runs = sorted(((file, read_run(file)) for file in files), key=lambda one: one[1].train.ranks)
+    for size, alike in itertools.groupby(runs, lambda one: one[1].train.ranks):
+        run_ranks(size, functools.partial(train_all, steps, list(alike), size))
 
 
-def train(run: TrainerRun, steps: int, meeting: Path, rank: int) -> None:
-    out = claim_stdout()
-    with join_process_group(rank, run.train.ranks, meeting) as ranks:
-        is_divided = run.train.divides_weights
-        network = make_shapes(run.model) if is_divided else make_network(run.model).initialise(run.train.seed)
-        engine = make_engine(run, network.double(), ranks)
-        assert isinstance(engine, NativeEngine)
-        if not isinstance(network.vocabulary, ShardedVocabulary):
-            # Not before: where blocks are compiled, the engine makes a vocabulary.
-            network.vocabulary = DoubleVocabulary(gradient_at_once=False)
-        shapes = {name: parameter.shape for name, parameter in make_shapes(run.model).named_parameters()}
-        if not is_divided:
-            drop_as_ranks_do(engine)
-        first = hashlib.sha256()
-        for whole in gathered(engine.weights(), engine.begins(), shapes, ranks):
-            first.update(whole.numpy().tobytes())
-        norms: list[list[float]] = []
-        measure = engine._gradient_norm
+def train_all(steps: int, runs: list[tuple[Path, TrainerRun]], size: int, rank: int) -> None:
+    with join_process_group(rank, size, runs[0][0].with_suffix(".store")) as ranks:
+        for file, run in runs:
+            # Blocks of another run that were compiled would count to the limit of graphs.
+            torch._dynamo.reset()
+            found = train(run, steps, ranks)
+            if ranks.is_first:
+                file.with_suffix(".found").write_text(json.dumps(found))
 
-        def measured() -> Tensor:
-            norms.append(ranks.sum_(squares(engine, shapes)).sqrt().tolist())
-            return measure()
 
-        engine._gradient_norm = measured
-        loader = make_objective(run).loader(SequenceReader(run.sequences, run.order, run.model.vocab_size))
-        rows = run.train.batch_rows
-        # AdamW divides gradients whose exact value is 0, as of the biases of keys, by their own size: at a rate of .003
-        # the rounding errors of two runs grow to 5e-10 within 50 steps. At .0003 the norms of one process with other
-        # micro-batches differ by 4e-13, and those of tensor ranks, whose activations differ too, by 1.3e-12.
-        schedule = StepSchedule(0.0001, max_norm=1.0)
-        losses = []
-        for step in range(steps):
-            seed_dropout(run.train.seed, step, 0)
-            done = engine.step(loader.batch(step * rows, (step + 1) * rows), schedule)
-            assert done.applied
-            losses.append(done.loss)
-        held_out = engine.held_out(loader.batch(0, 3))[0]
-        if ranks.is_first:
-            results = {"losses": losses, "norms": norms, "first": first.hexdigest(), "held_out": held_out}
-            out.write(json.dumps(results) + "\n")
-            out.flush()
+def train(run: TrainerRun, steps: int, ranks: Ranks) -> dict[str, Any]:
+    is_divided = run.train.divides_weights
+    network = make_shapes(run.model) if is_divided else make_network(run.model).initialise(run.train.seed)
+    engine = make_engine(run, network.double(), ranks)
+    assert isinstance(engine, NativeEngine)
+    if not isinstance(network.vocabulary, ShardedVocabulary):
+        # Not before: where blocks are compiled, the engine makes a vocabulary.
+        network.vocabulary = DoubleVocabulary(gradient_at_once=False)
+    shapes = {name: parameter.shape for name, parameter in make_shapes(run.model).named_parameters()}
+    if not is_divided:
+        drop_as_ranks_do(engine)
+    first = hashlib.sha256()
+    for whole in gathered(engine.weights(), engine.begins(), shapes, ranks):
+        first.update(whole.numpy().tobytes())
+    norms: list[list[float]] = []
+    measure = engine._gradient_norm
+
+    def measured() -> Tensor:
+        norms.append(ranks.sum_(squares(engine, shapes)).sqrt().tolist())
+        return measure()
+
+    engine._gradient_norm = measured
+    loader = make_objective(run).loader(SequenceReader(run.sequences, run.order, run.model.vocab_size))
+    rows = run.train.batch_rows
+    # AdamW divides gradients whose exact value is 0, as of the biases of keys, by their own size: at a rate of .003
+    # the rounding errors of two runs grow to 5e-10 within 50 steps. At .0003 the norms of one process with other
+    # micro-batches differ by 4e-13, and those of tensor ranks, whose activations differ too, by 1.3e-12.
+    schedule = StepSchedule(0.0001, max_norm=1.0)
+    losses = []
+    for step in range(steps):
+        seed_dropout(run.train.seed, step, 0)
+        done = engine.step(loader.batch(step * rows, (step + 1) * rows), schedule)
+        assert done.applied
+        losses.append(done.loss)
+    held_out = engine.held_out(loader.batch(0, 3))[0]
+    return {"losses": losses, "norms": norms, "first": first.hexdigest(), "held_out": held_out}
 
 
 def drop_as_ranks_do(engine: NativeEngine) -> None:

@@ -1,8 +1,11 @@
 """Weights divided over ranks are trained as whole ones are."""
 
+import functools
+import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,45 +52,72 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def trained(run: TrainerRun, steps: int, *layouts: dict[str, Any]) -> list[dict[str, Any]]:
-    """What ranks of `divided_rank.py` print: in one process, then in each layout."""
-    files = []
-    for number, settings in enumerate(({}, *layouts)):
-        train = TrainConfig.model_validate(run.train.model_dump() | settings)
-        files.append(run.out.with_name(f"{number}.json"))
-        files[-1].write_text(run.model_copy(update={"train": train}).model_dump_json())
-    words = [sys.executable, "-m", "tests.model.engines.divided_rank", str(steps), *map(str, files)]
+Case = tuple[TrainerRun, Sequence[dict[str, Any]]]
+"""A run and layouts of it."""
+
+
+def trained(steps: int, folder: Path, *cases: Case) -> list[list[dict[str, Any]]]:
+    """What ranks of `divided_rank.py` write of each case: of one process, then of each layout."""
+    files: list[list[Path]] = []
+    for number, (run, layouts) in enumerate(cases):
+        files.append([folder / f"{number}-{layout}.json" for layout in range(1 + len(layouts))])
+        for file, settings in zip(files[-1], ({}, *layouts), strict=True):
+            train = TrainConfig.model_validate(run.train.model_dump() | settings)
+            file.write_text(run.model_copy(update={"train": train}).model_dump_json())
+    words = [sys.executable, "-m", "tests.model.engines.divided_rank", str(steps), *map(str, itertools.chain(*files))]
     done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=1800)
     assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [[json.loads(file.with_suffix(".found").read_text()) for file in of_case] for of_case in files]
 
 
 SHORT = {"tied": ["fsdp-2", "tensor", "pipeline"], "untied": ["fsdp-tensor"], "dropped": ["tensor", "copies-pipeline"]}
 """Layouts of the default tests."""
+FEW = 4
+"""Their steps: from the second on, weights are those that the update of divided ones left."""
 
 
-@pytest.mark.parametrize(
-    ("choices", "layouts", "steps"),
-    [
-        *(pytest.param(name, layouts, 8, id=name) for name, layouts in SHORT.items()),
-        *(pytest.param(name, list(LAYOUTS), 50, id=f"{name}-50", marks=pytest.mark.prove) for name in NETWORKS),
-    ],
-)
-def test_losses_and_every_gradient_are_those_of_one_process(
-    make_run, choices: str, layouts: list[str], steps: int
-) -> None:
-    """In float64, where only the order of sums differs."""
-    run = make_run(batch_rows=8, micro_batch_rows=2, positions=8 * steps)
+def case_of(build: Callable[..., TrainerRun], choices: str, layouts: list[str], steps: int, **settings: Any) -> Case:
+    """A network in these layouts, and at the end recomputed in some."""
+    run = build(batch_rows=8, micro_batch_rows=2, positions=8 * steps, **settings)
     model = GPTConfig.model_validate(SIZES | NETWORKS[choices])
-    run = run.model_copy(update={"eos": 5, "model": model})
-    again = [layout for layout in layouts if layout in ("fsdp-2", "tensor-pipeline")]
-    recomputed = [{**LAYOUTS[layout], "recompute": True} for layout in again]
-    alone, *others = trained(run, steps, *(LAYOUTS[layout] for layout in layouts), *recomputed)
+    recomputed = [{**LAYOUTS[layout], "recompute": True} for layout in again(layouts)]
+    return run.model_copy(update={"eos": 5, "model": model}), [*(LAYOUTS[layout] for layout in layouts), *recomputed]
+
+
+def again(layouts: list[str]) -> list[str]:
+    return [layout for layout in layouts if layout in ("fsdp-2", "tensor-pipeline")]
+
+
+@pytest.fixture(scope="module")
+def short(build_run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What is found in the default tests, all of it by one program."""
+    folder = tmp_path_factory.mktemp("short")
+    build = functools.partial(build_run, folder)
+    cases = {choices: case_of(build, choices, layouts, FEW) for choices, layouts in SHORT.items()}
+    cases["lamb"] = case_of(build, "tied", ["tensor"], FEW, optimizer={"kind": "lamb"})
+    return dict(zip(cases, trained(FEW, folder, *cases.values()), strict=True))
+
+
+@pytest.mark.parametrize("choices", SHORT)
+def test_losses_and_every_gradient_are_those_of_one_process(short, choices: str) -> None:
+    """In float64, where only the order of sums differs."""
+    check(short[choices], SHORT[choices])
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("choices", NETWORKS)
+def test_over_50_steps_losses_and_every_gradient_are_those_of_one_process(make_run, tmp_path, choices: str) -> None:
+    (found,) = trained(50, tmp_path, case_of(make_run, choices, list(LAYOUTS), 50))
+    check(found, list(LAYOUTS))
+
+
+def check(results: list[dict[str, Any]], layouts: list[str]) -> None:
+    alone, *others = results
     found = dict(zip(layouts, others, strict=False))
     for layout, divided in found.items():
         assert divided["first"] == alone["first"], layout
         compare(divided, alone, layout)
-    for layout, divided in zip(again, others[len(layouts) :], strict=True):
+    for layout, divided in zip(again(layouts), others[len(layouts) :], strict=True):
         assert divided["norms"] == found[layout]["norms"], layout
 
 
@@ -96,21 +126,20 @@ def compare(found: dict[str, Any], expected: dict[str, Any], name: str) -> None:
         np.testing.assert_allclose(found[key], expected[key], rtol=relative, atol=absolute, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("layouts", "steps"), [(["tensor"], 6), pytest.param(list(LAYOUTS), 50, marks=pytest.mark.prove)]
-)
-def test_lamb_scales_divided_matrices_by_their_whole_norms(make_run, layouts: list[str], steps: int) -> None:
-    run = make_run(batch_rows=8, micro_batch_rows=2, positions=8 * steps, optimizer={"kind": "lamb"})
-    run = run.model_copy(update={"eos": 5, "model": GPTConfig.model_validate(SIZES | NETWORKS["tied"])})
-    alone, *others = trained(run, steps, *(LAYOUTS[layout] for layout in layouts))
-    for layout, divided in zip(layouts, others, strict=True):
-        compare(divided, alone, layout)
+def test_lamb_scales_divided_matrices_by_their_whole_norms(short) -> None:
+    check(short["lamb"], ["tensor"])
+
+
+@pytest.mark.prove
+def test_over_50_steps_lamb_scales_divided_matrices_by_their_whole_norms(make_run, tmp_path: Path) -> None:
+    (found,) = trained(50, tmp_path, case_of(make_run, "tied", list(LAYOUTS), 50, optimizer={"kind": "lamb"}))
+    check(found, list(LAYOUTS))
 
 
 @pytest.mark.prove
 @pytest.mark.parametrize(("choices", "compiled"), [({"qk_norm": "none"}, False), ({"dropout": 0.2}, True)])
 def test_compiled_blocks_of_divided_weights_compute_what_one_process_does(
-    make_run, choices: dict[str, Any], compiled: bool
+    make_run, tmp_path: Path, choices: dict[str, Any], compiled: bool
 ) -> None:
     """Without compiling, and where graphs round to float32 in spite of `divided_rank.py` (before norms of queries and
     in dropout of attention), with it."""
@@ -118,7 +147,8 @@ def test_compiled_blocks_of_divided_weights_compute_what_one_process_does(
     model = GPTConfig.model_validate(SIZES | NETWORKS["tied"] | choices)
     run = run.model_copy(update={"eos": 5, "model": model})
     layouts = ("tensor", "tensor-pipeline", "fsdp-2", "fsdp-tensor")
-    _, alone, *others = trained(run, 8, {"compile": compiled}, *(LAYOUTS[layout] for layout in layouts))
+    case = run, [{"compile": compiled}, *(LAYOUTS[layout] for layout in layouts)]
+    ((_, alone, *others),) = trained(8, tmp_path, case)
     for layout, divided in zip(layouts, others, strict=True):
         compare(divided, alone, layout)
 
