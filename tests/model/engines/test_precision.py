@@ -98,17 +98,30 @@ def test_tf32_products_are_enabled_where_available() -> None:
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+IN_TWO_THREADS = """
+import os, torch
+from model.engines.runtime import flush_denormals
+
+def product():
+    print(int((torch.full((1 << 20,), 1e-30) * 1e-9).count_nonzero()), flush=True)
+
+child = os.fork()
+torch.set_num_threads(2)
+if child == 0:
+    with flush_denormals():
+        product()
+    os._exit(0)
+os.wait()
+product()
+"""
+
+
 def test_numbers_next_to_zero_are_zero_in_all_threads_of_a_trainer() -> None:
-    """In a process of its own, as trainers are: threads keep what they took over when they started."""
-    program = (
-        "import torch; from model.engines.runtime import flush_denormals; torch.set_num_threads(2)\n"
-        "with flush_denormals(): print(int((torch.full((1 << 20,), 1e-30) * 1e-9).count_nonzero()))"
-    )
-    reported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert reported.stdout.strip() == "0"
-    program = program.replace("with flush_denormals(): ", "")
-    kept = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert kept.stdout.strip() == str(1 << 20)
+    """In processes whose threads begin with the product, as those of trainers do: they keep what they took over when
+    they started."""
+    words = [sys.executable, "-c", IN_TWO_THREADS]
+    reported = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert reported.stdout.split() == ["0", str(1 << 20)]
 
 
 def test_numbers_next_to_zero_are_what_they_were_behind_the_block() -> None:

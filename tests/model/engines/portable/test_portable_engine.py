@@ -1,8 +1,7 @@
 """The portable engine: its tree, the units of ranks, and what it shares with the native one."""
 
+import functools
 import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,14 @@ import torch
 
 from model.config.network import BERTConfig, GPTConfig, T5Config
 from model.data.row_format import NO_LOSS
-from model.distributed.process_group import Ranks
+from model.distributed.process_group import Ranks, join_process_group
 from model.engines.portable.engine import TreeSum, units_of_rank
 from model.errors import RecipeError
 from model.objectives.base import slice_batch
 from model.objectives.synthetic import random_batch
 from model.optim.schedules import StepSchedule
+from tests.model.forked_ranks import run_ranks
 
-PROJECT = Path(__file__).resolve().parents[4]
 SIZE: dict[str, Any] = {"vocab_size": 64, "context": 32, "layers": 2, "heads": 2, "width": 32}
 NETWORKS = [GPTConfig(**SIZE), BERTConfig(**SIZE), T5Config(**SIZE)]
 SCHEDULE = StepSchedule(lr=1e-3)
@@ -60,25 +59,16 @@ def test_ranks_have_aligned_subtrees_of_all_rows(rows: int, size: int) -> None:
     assert counts[0] & (counts[0] - 1) == 0 or holders == 1
 
 
-OVER_RANKS = """
-import sys
-from pathlib import Path
-import torch
-from model.distributed.process_group import join_process_group
-rank = int(sys.argv[1])
-with join_process_group(rank, 3, Path(sys.argv[2])) as ranks:
-    vector = torch.tensor([[1.0, 1e8, 1.0, 3.0], [1e8, 1.0, 2.0, 4.0], [-1e8, -1e8, 4.0, 5.0]][rank])
-    print([ranks.tree_sum(vector, holders).tolist() for holders in (3, 2, 1)])
-"""
+def add_over_ranks(folder: Path, rank: int) -> None:
+    with join_process_group(rank, 3, folder / "meet") as ranks:
+        vector = torch.tensor([[1.0, 1e8, 1.0, 3.0], [1e8, 1.0, 2.0, 4.0], [-1e8, -1e8, 4.0, 5.0]][rank])
+        found = [ranks.tree_sum(vector, holders).tolist() for holders in (3, 2, 1)]
+        (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
 def test_vectors_of_ranks_are_added_as_a_tree(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", OVER_RANKS]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "meet")], stdout=subprocess.PIPE, cwd=PROJECT)
-        for rank in range(3)
-    ]
-    found = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
+    run_ranks(3, functools.partial(add_over_ranks, tmp_path))
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
     # Float32 has no 1e8 + 1, so that (1 + 1e8) - 1e8 is 0.
     assert found == [[[0.0, 0.0, 7.0, 12.0], [1e8, 1e8, 3.0, 7.0], [1.0, 1e8, 1.0, 3.0]]] * 3
 
