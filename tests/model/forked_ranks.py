@@ -1,5 +1,6 @@
 """Ranks forked from one process that has imported everything: importing takes longer than what they then do."""
 
+import gc
 import os
 import traceback
 from collections.abc import Callable
@@ -24,6 +25,8 @@ def _fork(rank: int, work: Callable[[int], None]) -> int:
     try:
         die_with_parent(parent=parent)
         torch.set_num_threads(1)
+        # What the first process imported is not garbage: going through it would copy its pages.
+        gc.freeze()
         work(rank)
     except BaseException:
         traceback.print_exc()

@@ -1,19 +1,20 @@
 """Ranks that make steps in several layouts, and write what they held and sent in the last step of each.
 
-Arguments: folder with runs as 0.json, 1.json and so on, number of ranks. Rank N writes a line for each run into the
-file rank-N there.
+Argument: folder with runs as 0.json, 1.json and so on. Rank R writes of run N the file N.rank-R there.
 """
 
 import ctypes
 import functools
 import gc
+import itertools
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from model.config.train import read_run
+from model.config.train import TrainerRun, read_run
 from model.distributed.process_group import join_process_group
 from model.engines import make_engine
 from model.engines.divided import DividedEngine
@@ -53,10 +54,9 @@ class MeasuredStep(MessageCount):
         return returned
 
 
-def measure(folder: Path, size: int, rank: int) -> None:
-    with (folder / f"rank-{rank}").open("w") as out, join_process_group(rank, size, folder / "meet") as ranks:
-        for file in sorted(folder.glob("*.json")):
-            run = read_run(file)
+def measure(folder: Path, runs: Sequence[tuple[int, TrainerRun]], size: int, rank: int) -> None:
+    with join_process_group(rank, size, folder / f"meet-{size}") as ranks:
+        for number, run in runs:
             engine = make_engine(run, make_shapes(run.model), ranks)
             assert isinstance(engine, DividedEngine)
             batch = random_batch(run.model, run.train.batch_rows).rows
@@ -70,10 +70,15 @@ def measure(folder: Path, size: int, rank: int) -> None:
                 engine.step(batch, StepSchedule(1e-3))
             state = {"weights": sum(weights), "optimizer": sum(moments)}
             found = {**state, "peak": sum(state.values()) + step.peak - before, "messages": asdict(step.found)}
-            out.write(json.dumps(found) + "\n")
+            (folder / f"{number}.rank-{rank}").write_text(json.dumps(found))
             del engine, own
 
 
+def main(folder: Path) -> None:
+    runs = [(number, read_run(folder / f"{number}.json")) for number in range(len(list(folder.glob("*.json"))))]
+    for size, alike in itertools.groupby(runs, lambda one: one[1].train.ranks):
+        run_ranks(size, functools.partial(measure, folder, list(alike), size))
+
+
 if __name__ == "__main__":
-    ranks = int(sys.argv[2])
-    run_ranks(ranks, functools.partial(measure, Path(sys.argv[1]), ranks))
+    main(Path(sys.argv[1]))

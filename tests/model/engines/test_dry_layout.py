@@ -23,7 +23,7 @@ TWIN = GPTConfig.model_validate(
     {
         "vocab_size": 1024,
         "context": 64,
-        "layers": 5,
+        "layers": 4,
         "heads": 8,
         "width": 256,
         "ffn_width": 520,
@@ -34,11 +34,14 @@ TWIN = GPTConfig.model_validate(
 )
 """YaLM-100B, shrunk: rotary positions, GeGLU of a width that no power of two divides, a narrow embedding."""
 
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "as YaLM": {},
-    "as OPT": {"tensor_parallel": 4},
-    "all three": {"tensor_parallel": 2, "pipeline_parallel": 2},
+SMALL: dict[str, Any] = {"vocab_size": 512, "context": 32, "heads": 2, "width": 64}
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "as YaLM": (4, {"ranks": 4, "batch_rows": 4}),
+    "as OPT": (4, {"ranks": 4, "batch_rows": 4, "tensor_parallel": 2}),
+    "all three": (3, {"batch_rows": 6, "tensor_parallel": 2, "pipeline_parallel": 2}),
 }
+"""Layers and settings: one micro-batch of a rank, two, and three through two stages, of which two are in flight."""
 
 
 def train_of(**settings: Any) -> TrainConfig:
@@ -47,17 +50,21 @@ def train_of(**settings: Any) -> TrainConfig:
 
 
 def test_ranks_that_train_hold_and_send_what_was_counted_dry(tmp_path: Path) -> None:
-    """Weights, moments and messages to the byte, and the peak of allocated memory within 15%, in eight processes."""
-    trains = [train_of(**layout) for layout in LAYOUTS.values()]
-    for number, train in enumerate(trains):
+    """Weights, moments and messages to the byte, and the peak of allocated memory within 15%, in up to eight
+    processes."""
+    runs = []
+    for layers, settings in LAYOUTS.values():
         run = {"sequences": (), "order": Path(), "out": Path(), "pad": TWIN.vocab_size, "tokenizer_digest": "t"}
-        write_run(tmp_path / f"{number}.json", TrainerRun.model_validate({**run, "model": TWIN, "train": train}))
-    command = [sys.executable, "-m", "tests.model.engines.dry_layout_rank", str(tmp_path), str(RANKS)]
+        run |= {"model": TWIN.model_copy(update={"layers": layers}), "train": train_of(**settings)}
+        runs.append(TrainerRun.model_validate(run))
+        write_run(tmp_path / f"{len(runs) - 1}.json", runs[-1])
+    command = [sys.executable, "-m", "tests.model.engines.dry_layout_rank", str(tmp_path)]
     subprocess.run(command, cwd=PROJECT, check=True, timeout=900)
-    written = [(tmp_path / f"rank-{rank}").read_text().splitlines() for rank in range(RANKS)]
-    for number, (name, train) in enumerate(zip(LAYOUTS, trains, strict=True)):
-        for dry in dry_layout.dry_layout(TWIN, train).ranks:
-            found = json.loads(written[dry.stage * RANKS // train.pipeline_parallel][number])
+    for number, (name, run) in enumerate(zip(LAYOUTS, runs, strict=True)):
+        train = run.train
+        for dry in dry_layout.dry_layout(run.model, train).ranks:
+            rank = dry.stage * train.ranks // train.pipeline_parallel
+            found = json.loads((tmp_path / f"{number}.rank-{rank}").read_text())
             assert asdict(dry.messages) == found["messages"], (name, dry.stage)
             assert (dry.weights, dry.optimizer) == (found["weights"], found["optimizer"]), (name, dry.stage)
             assert dry.peak == pytest.approx(found["peak"], rel=0.15), (name, dry.stage)
@@ -66,10 +73,16 @@ def test_ranks_that_train_hold_and_send_what_was_counted_dry(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("model", "settings"),
     [
-        (TWIN.model_copy(update={"layers": 5}), {"batch_rows": 40}),
-        (TWIN.model_copy(update={"layers": 10}), {"pipeline_parallel": 2, "batch_rows": 24, "engine": "native"}),
-        (BERTConfig(vocab_size=512, context=32, layers=6, heads=2, width=64), {"tensor_parallel": 2}),
-        (T5Config(vocab_size=512, context=32, layers=6, heads=2, width=64), {"pipeline_parallel": 2}),
+        (TWIN.model_copy(update={"layers": 5}), {"batch_rows": 32}),
+        (
+            TWIN.model_copy(update={"layers": 10}),
+            {"pipeline_parallel": 2, "batch_rows": 20, "engine": "native", "recompute": False},
+        ),
+        (BERTConfig.model_validate({**SMALL, "layers": 5}), {"tensor_parallel": 2, "batch_rows": 4}),
+        (
+            T5Config.model_validate({**SMALL, "layers": 6}),
+            {"pipeline_parallel": 2, "batch_rows": 4, "recompute": False},
+        ),
     ],
     ids=["fsdp", "pipeline", "bert", "t5"],
 )
@@ -120,10 +133,13 @@ def test_a_pipeline_waits_and_sends() -> None:
 
 
 def test_recomputing_keeps_less_and_gathers_as_often() -> None:
-    kept, recomputed = (dry_layout.dry_layout(TWIN, train_of(recompute=value)).ranks[0] for value in (False, True))
+    layers, settings = LAYOUTS["as YaLM"]
+    assert layers == TWIN.layers
+    again, once = (train_of(**settings, recompute=value) for value in (True, False))
+    recomputed, kept = (dry_layout.dry_layout(TWIN, train).ranks[0] for train in (again, once))
     assert recomputed.kept < kept.kept / 4
     assert recomputed.peak < kept.peak
     assert recomputed.messages == kept.messages
-    memory = rank_memory(TWIN, train_of(recompute=True))
+    memory = rank_memory(TWIN, again)
     assert memory.total == pytest.approx(recomputed.peak)
     assert memory.weights == recomputed.weights
