@@ -113,9 +113,8 @@ def test_what_is_not_modelled_is_unknown_and_has_no_total() -> None:
         assert 0 < memory.at_least < (rank_memory(GPT, train_of()).total or 0)
 
 
-@pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2), (2, 2)])
-@pytest.mark.parametrize("model", [UNTIED, BERT, T5], ids=["untied", "bert", "t5"])
-def test_a_rank_of_a_copy_holds_its_part(model: NetworkConfig, tensor: int, pipeline: int) -> None:
+def held_by_ranks(model: NetworkConfig, tensor: int, pipeline: int) -> list[int]:
+    """Bytes of the weights of every rank: torch's chunks of what its stage keeps."""
     held: list[int] = []
     for stage in range(pipeline):
         for rank in range(tensor):
@@ -127,9 +126,22 @@ def test_a_rank_of_a_copy_holds_its_part(model: NetworkConfig, tensor: int, pipe
                 for name, whole in network.named_parameters()
             ]
             held.append(sum(chunk.nbytes for chunk in chunks))
+    return held
+
+
+@pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("model", [UNTIED, BERT, T5], ids=["untied", "bert", "t5"])
+def test_a_rank_of_a_copy_holds_its_part(model: NetworkConfig, tensor: int, pipeline: int) -> None:
     train = train_of(ranks=tensor * pipeline, tensor_parallel=tensor, pipeline_parallel=pipeline)
-    # A stage's first rank holds the longest parts.
-    largest = [max(held[first : first + tensor]) for first in range(0, len(held), tensor)]
+    sizes = [rank_sizes(model, train, rank).weights for rank in range(train.ranks)]
+    assert sizes == held_by_ranks(model, tensor, pipeline)
+
+
+@pytest.mark.parametrize("model", [BERT, T5], ids=["bert", "t5"])
+def test_the_first_rank_of_a_stage_is_started_dry_and_holds_its_longest_parts(model: NetworkConfig) -> None:
+    train = train_of(ranks=4, tensor_parallel=2, pipeline_parallel=2)
+    held = held_by_ranks(model, 2, 2)
+    largest = [max(held[:2]), max(held[2:])]
     layout = dry_layout(model, train)
     assert [rank.weights for rank in layout.ranks] == [rank.gradients for rank in layout.ranks] == largest
     memory = rank_memory(model, train)
@@ -146,7 +158,7 @@ def test_the_whole_network_is_what_all_ranks_hold_together() -> None:
 
 
 LIVE = """
-import gc, os, sys, warnings
+import gc, sys, time, warnings
 from pathlib import Path
 warnings.filterwarnings("ignore")
 import torch
@@ -156,11 +168,14 @@ from model.nn.factory import make_network
 from model.objectives.synthetic import random_batch
 from model.distributed.process_group import join_process_group
 from model.optim.schedules import StepSchedule
+from tests.model.forked_ranks import run_ranks
 
-zero.BUCKET_ELEMENTS = int(sys.argv[3])
-torch.set_num_threads(1)
+zero.BUCKET_ELEMENTS = int(sys.argv[2])
+runs = [TrainerRun.model_validate_json(line) for line in sys.stdin.read().splitlines()]
 
 def live():
+    # Gloo's threads let go of what they have summed a moment after the ranks go on with it.
+    time.sleep(0.3)
     gc.collect()
     # A gradient has a Python object, which is what gc sees, once it was asked for.
     for tensor in [one for one in gc.get_objects() if isinstance(one, torch.Tensor)]:
@@ -171,25 +186,25 @@ def live():
 def more_than(before):
     return sum(storage.nbytes() for place, storage in live().items() if place not in before)
 
-with join_process_group(int(sys.argv[1]), 2, Path(sys.argv[2])) as ranks:
-    for line in sys.stdin.read().splitlines():
-        run = TrainerRun.model_validate_json(line)
-        # Kept, so that nothing new lies in the place of what an engine before has left.
-        before = live()
-        network = make_network(run.model).initialise(1)
-        engine = make_engine(run, network, ranks)
-        seen = []
-        network.embedding.register_forward_pre_hook(lambda *_: seen.append(more_than(before)))
-        rows = random_batch(run.model, run.train.batch_rows).rows
-        engine.step(rows, StepSchedule(1e-3))
-        state = more_than(before)
-        seen.clear()
-        engine.step(rows, StepSchedule(1e-3))
-        if ranks.is_first:
-            # Between steps, and before a step's second micro-batch.
-            print("live", state, seen[1], flush=True)
-        del engine, network
-os._exit(0)
+def work(rank):
+    with join_process_group(rank, 2, Path(sys.argv[1])) as ranks:
+        for run in runs:
+            # Kept, so that nothing new lies in the place of what an engine before has left.
+            before = live()
+            network = make_network(run.model).initialise(1)
+            engine = make_engine(run, network, ranks)
+            seen = []
+            rows = random_batch(run.model, run.train.batch_rows).rows
+            engine.step(rows, StepSchedule(1e-3))
+            state = more_than(before)
+            network.embedding.register_forward_pre_hook(lambda *_: seen.append(more_than(before)))
+            engine.step(rows, StepSchedule(1e-3))
+            if ranks.is_first:
+                # Between steps, and before a step's second micro-batch.
+                print("live", state, seen[1], flush=True)
+            del engine, network
+
+run_ranks(2, work)
 """
 
 
@@ -200,26 +215,12 @@ def test_engines_of_two_ranks_hold_what_is_foreseen(tmp_path: Path) -> None:
     layouts = [{}, *({"engine": "deepspeed", "zero_stage": stage} for stage in (1, 2, 3))]
     trains = [train_of(batch_rows=4, micro_batch_rows=1, ranks=2, **layout) for layout in layouts]
     lines = "\n".join(run_of(model, train).model_dump_json() for train in trains)
-    words = [sys.executable, "-c", LIVE]
-    ranks = [
-        subprocess.Popen(
-            [*words, str(rank), str(tmp_path / "meet"), str(bucket)],
-            cwd=Path(__file__).parents[3],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for process in ranks:
-        assert process.stdin is not None
-        process.stdin.write(lines)
-        process.stdin.close()
-        process.stdin = None
-    (out, err), _ = (process.communicate(timeout=240) for process in ranks)
-    found = [list(map(int, line.split()[1:])) for line in out.splitlines() if line.startswith("live")]
-    assert len(found) == len(trains), err[-2000:]
+    words = [sys.executable, "-c", LIVE, str(tmp_path / "meet"), str(bucket)]
+    done = subprocess.run(
+        words, cwd=Path(__file__).parents[3], input=lines, capture_output=True, text=True, check=False, timeout=240
+    )
+    found = [list(map(int, line.split()[1:])) for line in done.stdout.splitlines() if line.startswith("live")]
+    assert len(found) == len(trains), done.stderr[-2000:]
     for train, (state, amid) in zip(trains, found, strict=True):
         memory = rank_memory(model, train)
         who = f"{train.engine} {train.zero_stage}"
