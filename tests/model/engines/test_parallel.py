@@ -17,6 +17,7 @@ from model.config.options import ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.data.row_format import RowFormat
 from model.data.span_lengths import raw_length
+from model.engines.dry_layout import dry_layout
 from model.engines.layout import Place
 from model.train.trainer import train
 from tests.model.trained_ranks import train_in_ranks
@@ -127,7 +128,9 @@ def test_ranks_that_cut_the_same_matrices_are_neighbours() -> None:
 def test_a_copy_over_several_ranks_computes_what_one_does(
     alone: Callable[[int], TrainerRun], layout: dict, steps: int
 ) -> None:
+    """Also in a process that has started the same ranks dry, whose meshes PyTorch takes for those of the real ones."""
     run = laid_out(alone(steps), layout)
+    dry_layout(run.model, run.train)
     train_in_ranks(run)
     agree(run, alone(steps), steps)
 
