@@ -1,6 +1,7 @@
 """Manual interventions in a stopped run."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -26,34 +27,57 @@ class Stopped(Exception):
     """What ends the run in its middle."""
 
 
+def begin(run: TrainerRun) -> None:
+    """Train the first eight of twelve steps, with checkpoints behind steps 3 and 6."""
+
+    def make(run: TrainerRun, network: Any, ranks: Any) -> Any:
+        engine: Any = make_engine(run, network, ranks)
+        steps, real = iter(range(8)), engine.begin
+
+        def begin(*arguments: Any) -> None:
+            if next(steps, None) is None:
+                raise Stopped
+            real(*arguments)
+
+        engine.begin = begin
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.train.trainer, "make_engine", make)
+        with pytest.raises(Stopped):
+            train(run)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory, build_run) -> Path:
+    """The folder of such a run with the default settings."""
+    run = build_run(tmp_path_factory.mktemp("begun"), positions=2 * STEPS)
+    begin(run)
+    return run.out
+
+
 @pytest.fixture
-def stopped(make_run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainerRun]:
-    """A run of twelve steps that stops after its eighth, with checkpoints behind steps 3 and 6."""
+def stopped(make_run, begun: Path) -> Callable[..., TrainerRun]:
+    """A run that stopped after its eighth step."""
 
     def start(name: str = "out", **settings: Any) -> TrainerRun:
         run = make_run(name, positions=2 * STEPS, **settings)
-        run.out.mkdir()
+        if settings:
+            begin(run)
+        else:
+            shutil.copytree(begun, run.out)
         (run.out / "run.json").write_text(run.model_dump_json())
-
-        def make(run: TrainerRun, network: Any, ranks: Any) -> Any:
-            engine: Any = make_engine(run, network, ranks)
-            steps, real = iter(range(8)), engine.begin
-
-            def begin(*arguments: Any) -> None:
-                if next(steps, None) is None:
-                    raise Stopped
-                real(*arguments)
-
-            engine.begin = begin
-            return engine
-
-        with monkeypatch.context() as patch:
-            patch.setattr(model.train.trainer, "make_engine", make)
-            with pytest.raises(Stopped):
-                train(run)
         return run
 
     return start
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory, build_run, begun: Path) -> Path:
+    """The result of one that went on without an intervention."""
+    run = build_run(tmp_path_factory.mktemp("untouched"), positions=2 * STEPS)
+    shutil.copytree(begun, run.out)
+    return train(run)
 
 
 def metrics(folder: Path) -> dict[str, list[Any]]:
@@ -64,7 +88,7 @@ def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def test_another_rate_holds_from_the_checkpoint_on(stopped) -> None:
+def test_another_rate_holds_from_the_checkpoint_on(stopped, untouched: Path) -> None:
     run = stopped()
     assert resumable_steps(run.out) == [3, 6]
     decision = intervene(run.out, {"train.schedule.peak_lr": 0.005}, None, "gradients drift")
@@ -73,9 +97,9 @@ def test_another_rate_holds_from_the_checkpoint_on(stopped) -> None:
     reported = metrics(result)
     assert reported["step"] == list(range(STEPS))
     assert reported["attempt"] == [0] * 6 + [1] * 6
-    untouched = metrics(train(stopped("untouched")))
-    assert reported["lr"][:6] == untouched["lr"][:6]
-    assert all(now < before for now, before in zip(reported["lr"][6:-1], untouched["lr"][6:-1], strict=True))
+    rates = metrics(untouched)["lr"]
+    assert reported["lr"][:6] == rates[:6]
+    assert all(now < before for now, before in zip(reported["lr"][6:-1], rates[6:-1], strict=True))
     assert json.loads((result / "model.json").read_text())["decisions"] == [decision.model_dump(mode="json")]
 
 
@@ -87,10 +111,10 @@ def test_new_betas_are_those_that_the_optimizer_uses(stopped) -> None:
     assert weights(train(run)) != weights(train(other))
 
 
-def test_a_word_without_a_change_changes_no_bit(stopped) -> None:
+def test_a_word_without_a_change_changes_no_bit(stopped, untouched: Path) -> None:
     run = stopped()
     intervene(run.out, {}, 3, "the machine was moved")
-    assert weights(train(run)) == weights(train(stopped("untouched")))
+    assert weights(train(run)) == weights(untouched)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +127,7 @@ def test_a_word_without_a_change_changes_no_bit(stopped) -> None:
         {"train.micro_batch_rows": 2},
     ],
 )
-def test_what_opt_changed_can_be_changed(stopped, settings: dict[str, Any]) -> None:
+def test_what_opt_changed_can_be_changed(stopped, untouched: Path, settings: dict[str, Any]) -> None:
     run = stopped()
     intervene(run.out, settings, None, "")
     result = train(run)
@@ -113,7 +137,7 @@ def test_what_opt_changed_can_be_changed(stopped, settings: dict[str, Any]) -> N
         for name in path.split("."):
             found = found[name]
         assert found == value
-    assert weights(result) != weights(train(stopped("untouched"))) or settings == {"train.micro_batch_rows": 2}
+    assert weights(result) != weights(untouched) or settings == {"train.micro_batch_rows": 2}
 
 
 def test_threads_can_be_changed(stopped, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,12 +157,12 @@ def test_checkpoints_at_another_distance_may_be_gone_back_to(stopped) -> None:
     assert state["guard"]["health"] == {"candidates": [12], "healthy": [3, 6, 8]}
 
 
-def test_a_person_may_take_it_back(stopped) -> None:
+def test_a_person_may_take_it_back(stopped, untouched: Path) -> None:
     run = stopped()
     intervene(run.out, {"train.optimizer.kind": "sgd"}, None, "Adam is lost")
     intervene(run.out, {"train.optimizer.kind": "adamw"}, 3, "worse")
     assert [decision.to_step for decision in read_decisions(run.out)] == [6, 3]
-    assert weights(train(run)) == weights(train(stopped("untouched")))
+    assert weights(train(run)) == weights(untouched)
 
 
 @pytest.mark.parametrize(

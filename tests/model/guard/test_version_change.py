@@ -112,11 +112,13 @@ def test_another_arithmetic_does_not_go_on(paused) -> None:
     train(run)
 
 
-def test_settings_change_behind_the_comparison(paused) -> None:
+def test_settings_change_behind_the_comparison_and_the_next_one_needs_steps_behind_that_change(paused) -> None:
     run = paused()
     decision, parity = change_versions(run.out, {}, {"train.schedule.peak_lr": 0.005}, "")
     assert parity.loss == 0.0
     assert decision.settings == {"train.schedule.peak_lr": 0.005}
+    with pytest.raises(InputError, match="the run has made 0 steps since its start or its last change"):
+        change_versions(run.out, {}, {}, "")
 
 
 def test_steps_from_the_start_are_compared_where_no_checkpoint_lies_far_enough_back(paused) -> None:
@@ -149,13 +151,6 @@ def test_steps_that_were_all_skipped_cannot_be_compared(paused) -> None:
 def test_too_few_steps_to_compare(paused) -> None:
     run = paused(until=15)
     with pytest.raises(InputError, match="the run has made 15 steps"):
-        change_versions(run.out, {}, {}, "")
-
-
-def test_steps_are_compared_behind_the_last_change_alone(paused) -> None:
-    run = paused()
-    change_versions(run.out, {}, {"train.schedule.peak_lr": 0.005}, "")
-    with pytest.raises(InputError, match="the run has made 0 steps since its start or its last change"):
         change_versions(run.out, {}, {}, "")
 
 
