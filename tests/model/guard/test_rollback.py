@@ -24,6 +24,7 @@ from model.train.trainer import train
 
 GUARD = {"window": 16, "least_steps": 8, "unclean_window": 16, "most_unclean": 4, "healthy_steps": 6, "margin_steps": 2}
 STEPS = 60
+BATCHES = {"positions": 2 * STEPS, "micro_batch_rows": 2}
 TROUBLE = range(40, 43)
 
 
@@ -73,7 +74,7 @@ def weights(folder: Path) -> bytes:
 
 @pytest.fixture
 def run(make_run) -> TrainerRun:
-    return make_run(positions=2 * STEPS, guard={**GUARD, "most_skipped": 0.3})
+    return make_run(**BATCHES, guard={**GUARD, "most_skipped": 0.3})
 
 
 def test_a_run_that_diverges_goes_back_skips_the_data_and_ends_well(run, make_run, fail) -> None:
@@ -96,7 +97,7 @@ def test_a_run_that_diverges_goes_back_skips_the_data_and_ends_well(run, make_ru
 
     # What comes out is what a run gives that left these rows out from its beginning.
     fail(range(0))
-    reference = make_run("reference", positions=2 * STEPS, guard={**GUARD, "most_skipped": 0.3})
+    reference = make_run("reference", **BATCHES, guard={**GUARD, "most_skipped": 0.3})
     from_start = decision.model_copy(update={"to_step": 0, "step": 0, "onset": 0})
     write_decision(reference.out, from_start, MetricsLog())
     assert weights(train(reference)) == weights(result)
@@ -104,7 +105,7 @@ def test_a_run_that_diverges_goes_back_skips_the_data_and_ends_well(run, make_ru
 
 def test_recovery_shows_at_the_next_computed_step_where_the_last_of_the_healthy_ones_is_skipped(make_run, fail) -> None:
     """The data of steps 38 to 44 are skipped, step 44 among them, two steps after the divergence."""
-    run = make_run(positions=2 * STEPS, guard={**GUARD, "most_skipped": 0.3, "healthy_steps": 2})
+    run = make_run(**BATCHES, guard={**GUARD, "most_skipped": 0.3, "healthy_steps": 2})
     fail(TROUBLE)
     events = table(train(run), "events").to_pylist()
     assert [event["step"] for event in events if event["kind"] == "recovered"] == [45]
@@ -113,7 +114,7 @@ def test_recovery_shows_at_the_next_computed_step_where_the_last_of_the_healthy_
 def test_a_run_that_dies_on_its_way_back_goes_back_all_the_same(run, make_run, fail, monkeypatch) -> None:
     fail(TROUBLE)
     undisturbed = train(run)
-    other = make_run("other", positions=2 * STEPS, guard={**GUARD, "most_skipped": 0.3})
+    other = make_run("other", **BATCHES, guard={**GUARD, "most_skipped": 0.3})
 
     def die(*arguments: object) -> None:
         raise Infra("killed behind the decision")
@@ -135,7 +136,7 @@ def test_a_network_is_freed_before_that_of_the_next_attempt_is_made(
     make_run, fail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks that are recomputed refer to themselves, and collections of garbage may be far apart."""
-    run = make_run(positions=2 * STEPS, guard={**GUARD, "most_skipped": 0.3}, recompute=True)
+    run = make_run(**BATCHES, guard={**GUARD, "most_skipped": 0.3}, recompute=True)
     fail(TROUBLE)
     make = model.train.trainer.make_engine
     made: list[weakref.ref[torch.Tensor]] = []
@@ -168,7 +169,7 @@ def test_what_a_killed_process_left_of_a_decision_is_no_obstacle(tmp_path: Path)
 def test_trouble_that_comes_back_takes_the_next_rung_and_ends_with_a_report(make_run, fail) -> None:
     """Steps 40 to 42 fail whenever they are computed; each time they are skipped, and those behind them fail."""
     ladder = [{}, {"lr_factor": 0.5}]
-    run = make_run(positions=3 * STEPS, guard={**GUARD, "most_skipped": 0.9, "ladder": ladder})
+    run = make_run(positions=3 * STEPS, micro_batch_rows=2, guard={**GUARD, "most_skipped": 0.9, "ladder": ladder})
     fail(range(40, 2 * STEPS), attempts=9)
     with pytest.raises(Numerics, match="each of the 2 steps") as ended:
         train(run)
@@ -185,7 +186,7 @@ def test_trouble_that_comes_back_takes_the_next_rung_and_ends_with_a_report(make
 
 def test_a_rung_that_swaps_the_optimizer_starts_its_state_anew(make_run, fail) -> None:
     """OPT-175B's crew restored the old one's settings with its state, and trained on without a change."""
-    run = make_run(positions=2 * STEPS, guard={**GUARD, "most_skipped": 0.9, "ladder": [{"optimizer": "sgd"}]})
+    run = make_run(**BATCHES, guard={**GUARD, "most_skipped": 0.9, "ladder": [{"optimizer": "sgd"}]})
     fail(TROUBLE)
     result = train(run)
     (reported,) = [event for event in table(result, "events").to_pylist() if event["kind"] == "optimizer_anew"]

@@ -20,6 +20,7 @@ BEGIN, FACTOR = 150, 50.0
 STEPS = 300
 SETTINGS = {
     "positions": 2 * STEPS,
+    "micro_batch_rows": 2,
     "schedule": {"peak_lr": 0.003, "end_lr": 0.0003},
     "checkpoint_steps": 25,
     "guard": {"most_skipped": 0.3},

@@ -3,6 +3,8 @@
 Sizes are shrunk; every other key is that of the published configuration that the case is named after.
 """
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,18 @@ def published(name: str, folder: Path) -> Any:
     return network
 
 
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, GPT, Path]]:
+    """Makes each case once: the network of `transformers`, ours of its files, and their folder."""
+
+    @functools.cache
+    def make(name: str) -> tuple[Any, GPT, Path]:
+        folder = tmp_path_factory.mktemp("published")
+        return published(name, folder), imported(folder), folder
+
+    return make
+
+
 def imported(folder: Path) -> GPT:
     found = open_published(folder)
     network = GPT(found.config)
@@ -126,36 +140,36 @@ def imported(folder: Path) -> GPT:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
-    theirs, ours = published(name, tmp_path), imported(tmp_path)
+def test_logits_are_those_of_transformers(pair, name: str) -> None:
+    theirs, ours, _ = pair(name)
     expected = theirs(TOKENS).logits
     assert float(expected.detach().std()) > 0.3, "the logits differ by more than what is compared"
     torch.testing.assert_close(ours(TOKENS), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_network_comes_back_with_equal_files(name: str, tmp_path: Path) -> None:
-    theirs, ours = published(name, tmp_path / "theirs"), imported(tmp_path / "theirs")
-    (tmp_path / "back").mkdir()
-    class_name = export_network(tmp_path / "back", ours.config, ours.state_dict(), {})
+def test_a_network_comes_back_with_equal_files(pair, name: str, tmp_path: Path) -> None:
+    theirs, ours, folder = pair(name)
+    class_name = export_network(tmp_path, ours.config, ours.state_dict(), {})
     # Without a window a Mistral computes what a Llama does.
     assert class_name == ("LlamaForCausalLM" if name in AS_LLAMA else type(theirs).__name__)
-    before, after = load_file(tmp_path / "theirs/model.safetensors"), load_file(tmp_path / "back/model.safetensors")
+    before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "model.safetensors")
     assert before.keys() == after.keys()
     assert [key for key in before if not torch.equal(before[key], after[key])] == []
-    assert published_config(tmp_path / "back")[1] == ours.config
-    back, report = getattr(transformers, class_name).from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert published_config(tmp_path)[1] == ours.config
+    back, report = getattr(transformers, class_name).from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     torch.testing.assert_close(back.eval()(TOKENS).logits, theirs(TOKENS).logits, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_token_by_token_the_same_text_is_generated(name: str, tmp_path: Path) -> None:
-    theirs, ours = published(name, tmp_path), imported(tmp_path)
-    prompt = TOKENS[:1, :20]
-    expected = theirs.generate(prompt, max_new_tokens=60, do_sample=False, eos_token_id=None, pad_token_id=0)[0, 20:]
-    assert generated(ours, prompt, 60) == expected.tolist()
+def test_token_by_token_the_same_text_is_generated(pair, name: str) -> None:
+    """Up to 10 tokens behind the context of the cases whose positions are scaled from there on."""
+    theirs, ours, _ = pair(name)
+    prompt = TOKENS[:1, :44]
+    expected = theirs.generate(prompt, max_new_tokens=30, do_sample=False, eos_token_id=None, pad_token_id=0)[0, 44:]
+    assert generated(ours, prompt, 30) == expected.tolist()
 
 
 def generated(network: GPT, prompt: Tensor, count: int) -> list[int]:

@@ -51,8 +51,8 @@ def test_greedy_texts_are_those_of_the_processor_in_any_batch(name: str) -> None
     for device in ("cpu", "cuda"):
         network = make(NETWORKS[name])
         with on(device, network):
-            found.append(generate_batch(network, prompts, max_new_tokens=24))
-            found.append([generate_batch(network, [one], max_new_tokens=24)[0] for one in prompts])
+            found.append(generate_batch(network, prompts, max_new_tokens=12))
+            found.append([generate_batch(network, [one], max_new_tokens=12)[0] for one in prompts])
     assert found == [found[0]] * 4
 
 
@@ -60,7 +60,7 @@ def test_samples_of_a_seed_repeat_in_bfloat16() -> None:
     network = make(NETWORKS["gpt"])
     prompts = [Prompt(text, Sampling(temperature=1.0, top_p=0.9, seed=5)) for text in TEXTS]
     with on("cuda", network, "bfloat16"):
-        one, two = (generate_batch(network, prompts, max_new_tokens=24) for _ in range(2))
+        one, two = (generate_batch(network, prompts, max_new_tokens=12) for _ in range(2))
     assert one == two
 
 
