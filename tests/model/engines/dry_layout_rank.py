@@ -1,4 +1,4 @@
-"""Ranks that make steps in several layouts, and write what they held and sent in the last step of each.
+"""Ranks that make steps in several layouts, of which the first of each stage write what they held and sent in the last.
 
 Argument: folder with runs as 0.json, 1.json and so on. Rank R writes of run N the file N.rank-R there.
 """
@@ -61,6 +61,9 @@ def measure(folder: Path, runs: Sequence[tuple[int, TrainerRun]], size: int, ran
             assert isinstance(engine, DividedEngine)
             batch = random_batch(run.model, run.train.batch_rows).rows
             engine.step(batch, StepSchedule(1e-3))
+            if rank % (size // run.train.pipeline_parallel):
+                engine.step(batch, StepSchedule(1e-3))
+                continue
             own = list(engine.network.parameters())
             moments = [one for each in own for one in optimizer_tensors(engine.optimizer, each).values() if one.dim()]
             weights, moments = ([getattr(one, "_local_tensor", one).nbytes for one in kind] for kind in (own, moments))

@@ -72,7 +72,7 @@ def trained(steps: int, folder: Path, *cases: Case) -> list[list[dict[str, Any]]
 
 SHORT = {"tied": ["fsdp-2", "tensor", "pipeline"], "untied": ["fsdp-tensor"], "dropped": ["tensor", "copies-pipeline"]}
 """Layouts of the default tests."""
-FEW = 4
+FEW = 3
 """Their steps: from the second on, weights are those that the update of divided ones left."""
 
 
