@@ -164,7 +164,7 @@ def in_small_forks(cases: Callable[[Tally, Path, int], Tally], tally: Tally, fol
     vars(tally).update(vars(in_a_program(cases, tally, folder, number)))
 
 
-@quick_and_whole(50, 1000)
+@quick_and_whole(100, 1000)
 def test_two_builders_race(tmp_path: Path, joint: Any, number: int) -> None:
     with joint("races of two builders: one build each") as tally:
         in_small_forks(races, tally, tmp_path, number)
@@ -195,7 +195,7 @@ def races(tally: Tally, folder: Path, number: int) -> Tally:
     return tally
 
 
-@quick_and_whole(50, 1000)
+@quick_and_whole(100, 1000)
 def test_killed_at_any_instant(tmp_path: Path, joint: Any, number: int) -> None:
     """kill -9 from the lease to the last rename; what had been finished is not done again."""
     with joint("kill points from lease to commit: never a partial artifact") as tally:
@@ -243,7 +243,7 @@ def _stop_before_commit(root: Path) -> int:
     return BROKE
 
 
-@quick_and_whole(4, 60)
+@quick_and_whole(8, 60)
 def test_killed_again_and_again_goes_on_from_finished_units(tmp_path: Path, joint: Any, number: int) -> None:
     """Kills at random instants of the whole build, until one gets through: each costs one unit at most."""
     with joint("kills during the work: finished parts are kept") as tally:
@@ -278,7 +278,7 @@ def kills_during_the_work(tally: Tally, folder: Path, number: int) -> Tally:
     return tally
 
 
-@quick_and_whole(40, 300)
+@quick_and_whole(60, 300)
 def test_a_builder_that_wakes_up_late(tmp_path: Path, joint: Any, number: int) -> None:
     """SIGSTOP at any instant, another takes over and publishes, SIGCONT: nothing of the artifact is touched."""
     with joint("paused builders that wake up late: harm nothing") as tally:

@@ -25,7 +25,7 @@ from tests.forked_programs import fork_program
 from tests.model.forked_trainers import fork_trainer
 from tests.model.rank_processes import is_alive
 
-LONG = {"positions": 120, "checkpoint_steps": 10}
+LONG = {"positions": 120, "checkpoint_steps": 10, "threads": 2}
 """Sixty steps: long enough to be killed in the middle."""
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
 
