@@ -7,7 +7,6 @@ and the number of ranks, so that a run repeats bit by bit.
 import datetime
 import functools
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -112,7 +111,6 @@ def join_process_group(
     machines. On one machine they use the loopback interface: nothing outside can connect, and no port has to be chosen.
     Tensors on CUDA devices are exchanged by NCCL.
     """
-    _forget_meshes()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "lo0")
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
     init = functools.partial(torch.distributed.init_process_group, backend, rank=rank, world_size=size, timeout=TIMEOUT)
@@ -124,15 +122,6 @@ def join_process_group(
         yield Ranks(rank, size, heartbeat=heartbeat)
     finally:
         torch.distributed.destroy_process_group()
-
-
-def _forget_meshes() -> None:
-    """Have PyTorch forget how operations were divided over ranks of another process group, such as that of ranks that
-    were started dry: it takes a mesh of the same form for the same mesh, and would sum over the groups of that one."""
-    if "torch.distributed.tensor" in sys.modules:
-        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
-
-        _clear_sharding_prop_cache()
 
 
 def _store(rendezvous: str) -> PrefixStore:
