@@ -344,7 +344,7 @@ pq.write_table(pa.table({"text": texts}), sys.argv[1], use_dictionary=False, wri
 READ_IN_MEMORY = """
 import resource, sys
 from pathlib import Path
-from tests.tasks.sample.test_hostile_files import *
+from tests.tasks.sample.readers.test_hostile_files import *
 source = Source(name="s", paths=("a",), weight=1)
 file = InputFile("s", Path(sys.argv[1]), "a.parquet", "parquet", None, 1)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
