@@ -9,6 +9,7 @@ import pytest
 from flows.recipe.stages import STAGES
 from model.errors import Bug
 from tasks.artifacts.build import Stage
+from tasks.common.code_cache import cached_code_of
 from tasks.common.code_fingerprint import Code, code_of, module_file
 from tasks.common.definitions import Module
 from tasks.common.operations import is_operations
@@ -343,7 +344,7 @@ REMAINING = {
 
 
 def test_what_counted_code_takes_from_operations_is_known() -> None:
-    names = {name for stage in STAGES for name in code_of(roots_of(stage)).definitions if ":" in name}
+    names = {name for stage in STAGES for name in cached_code_of(roots_of(stage)).definitions if ":" in name}
     modules = {name.partition(":")[0] for name in names}
     read = {name: Module(name, module_file(name), module_file(name).read_bytes()) for name in modules}
     found: dict[str, set[str]] = {}
@@ -362,6 +363,6 @@ def roots_of(stage: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_has_a_fingerprint_that_begins_at_its_own_module(stage: str) -> None:
-    found = code_of(roots_of(stage)).definitions
+    found = cached_code_of(roots_of(stage)).definitions
     assert {f"tasks.{stage}.stage:build_{stage}", "tasks.artifacts.report:StageReport"} <= set(found)
     assert any(name.startswith(f"tasks.{stage}.config:") for name in found)

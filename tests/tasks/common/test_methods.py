@@ -10,6 +10,7 @@ import pytest
 from flows.recipe.stages import STAGES
 from model.errors import Bug
 from tasks.artifacts.build import Stage
+from tasks.common.code_cache import cached_code_of
 from tasks.common.code_fingerprint import PROJECT, Code, code_of
 
 Write = Callable[..., Code]
@@ -324,7 +325,7 @@ def test_a_stage_counts_the_methods_of_an_artifact_that_it_calls(
 ) -> None:
     for package in ("tasks", "model", "flows"):
         shutil.copytree(PROJECT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    before = {stage: code_of(_roots(stage), tmp_path) for stage in STAGES}
+    before = {stage: cached_code_of(_roots(stage)) for stage in STAGES}
     old, new, expected = edit
     source = (tmp_path / ARTIFACT).read_text()
     assert source.count(old) == 1
