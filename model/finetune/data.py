@@ -254,7 +254,8 @@ def _quotas(counts: Mapping[str, int], share: float) -> dict[str, int]:
     """
     wanted = {label: share * count for label, count in counts.items()}
     given = {label: min(int(want), counts[label] - 1) for label, want in wanted.items()}
-    left = max(1, round(sum(wanted.values()))) - sum(given.values())
+    # Not the sum of `wanted`: its last bit depends on the order of the labels, and decides about half a group.
+    left = max(1, round(share * sum(counts.values()))) - sum(given.values())
     # Several rounds, where labels of few groups cannot give theirs.
     while left > 0 and (can_give := [label for label in counts if given[label] < counts[label] - 1]):
         chosen = sorted(can_give, key=lambda one: (given[one] - wanted[one], one))[:left]

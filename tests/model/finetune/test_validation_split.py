@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from model.errors import InputError
@@ -55,6 +55,7 @@ def test_each_label_gives_its_share(counts: dict[str, int], expected: dict[str, 
     assert Counter(example.answer for example in kept) == Counter(counts) - Counter(expected)
 
 
+@example([*(("a", number) for number in range(9)), ("b", 9), ("c", 0), ("c", 0)], 0.65)  # 6.5 groups of ten
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 12)), min_size=12, max_size=80), st.floats(0.05, 0.9))
 def test_no_group_is_on_both_sides_and_no_label_is_held_out_as_a_whole(
     drawn: list[tuple[str, int]], share: float
