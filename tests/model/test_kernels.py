@@ -58,6 +58,8 @@ def execute(program: str, project: Path, environment: Mapping[str, str]) -> subp
     """Run a program on a project's modules, in a process that has imported numba already."""
 
     def main() -> None:
+        # An edit within a second of the other leaves a file of its size and time, for which bytecode would be believed.
+        sys.dont_write_bytecode = True
         numba.core.config.reload_config()
         for name in [name for name in sys.modules if name.partition(".")[0] in ("flows", "tasks", "model", "tests")]:
             del sys.modules[name]
