@@ -19,6 +19,7 @@ from flows.recipe.stages import STAGES
 from flows.runs.lineage import run_artifacts
 from tasks.artifacts.artifact import Artifact
 from tests.command import SECONDS, bessemer, invoke, words
+from tests.forked_training import training_in_forks
 
 # All runs but the first: a server of its own takes as long as a whole run.
 pytestmark = pytest.mark.usefixtures("shared_server")
@@ -51,7 +52,10 @@ def outcomes(record: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def recipe(foundry: Path) -> Path:
-    return foundry / "foundry.toml"
+    """The small recipe for trainers that may be forks: the supervisor and the imports of one take 2 s."""
+    path = foundry / "one_thread.toml"
+    path.write_text(f"{(foundry / 'foundry.toml').read_text()}threads = 1\n")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +122,7 @@ def test_again_reuses_every_stage_and_reads_no_data(
     assert (data, sources) == ([], [])
 
 
+@pytest.mark.usefixtures("forked_trainer")
 def test_one_dedup_setting_runs_dedup_and_what_truly_changed_after_it(
     first: dict[str, Any], recipe: Path, root: Path
 ) -> None:
@@ -317,12 +322,12 @@ def test_text_of_which_nothing_is_left_is_reported_by_the_stage_that_dropped_it(
 
 
 def test_an_interrupted_run_says_so_and_the_next_one_goes_on(
-    foundry: Path, artifacts: dict[str, Artifact], tmp_path: Path
+    recipe: Path, artifacts: dict[str, Artifact], tmp_path: Path
 ) -> None:
     for stage in STAGES[: STAGES.index("train")]:
         build = artifacts[stage].path
         shutil.copytree(build, tmp_path / "artifacts" / stage / build.name)
-    command = words("run", foundry / "foundry.toml", "--root", tmp_path, "--json")
+    command = words("run", recipe, "--root", tmp_path, "--json")
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, process_group=0)
     deadline = time.monotonic() + SECONDS
     while not list(tmp_path.glob("work/*/scratch/train/checkpoints/step-*")):
@@ -336,7 +341,8 @@ def test_an_interrupted_run_says_so_and_the_next_one_goes_on(
     (record,) = json.loads(invoke("runs", "list", "--root", tmp_path, "--json").stdout)
     assert record["state"] == "interrupted"
     assert outcomes(record)[-1] == "train interrupted"
-    again = run(foundry / "foundry.toml", tmp_path)
+    with training_in_forks():
+        again = run(recipe, tmp_path)
     assert outcomes(again)[-2:] == ["train built", "evaluate built"]
     (entry,) = [entry for entry in again["stages"] if entry["stage"] == "train"]
     assert json.loads((Path(entry["path"]) / "manifest.json").read_text())["timings"]["resumed"]
