@@ -160,6 +160,16 @@ def _read_prefect_settings() -> None:
         refresh_global_settings_context()
 
 
+@pytest.fixture
+def forked_trainers() -> Iterator[None]:
+    """Have the train stage start trainers as forks: a program imports for 3 s of processor time."""
+    # Imports PyTorch, which most folders of tests do without.
+    from tests.model.forked_trainers import stages_fork_trainers
+
+    with stages_fork_trainers():
+        yield
+
+
 @pytest.fixture(scope="session")
 def foundry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a recipe `foundry.toml`, its sources and its benchmark.

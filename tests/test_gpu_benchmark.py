@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.forked_programs import captured, run_file
+from tests.processes import captured, run_file
 
 PROJECT = Path(__file__).parents[1]
 

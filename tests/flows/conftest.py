@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from flows.recipe.schema import Recipe
 from flows.runs.pipeline import BUILDERS, run_stages
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
-from tests.forked_training import training_in_forks
 
 
 def build_until(last: str, recipe: Recipe, root: Path) -> dict[str, Artifact]:
@@ -26,13 +25,6 @@ def build_until(last: str, recipe: Recipe, root: Path) -> dict[str, Artifact]:
 def build() -> Callable[[str, Recipe, Path], dict[str, Artifact]]:
     """`build_until`, for tests that want other stages than the first three."""
     return build_until
-
-
-@pytest.fixture
-def forked_trainer() -> Iterator[None]:
-    """For tests of what is done with a model."""
-    with training_in_forks():
-        yield
 
 
 @pytest.fixture(scope="session")

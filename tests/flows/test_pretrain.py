@@ -19,7 +19,7 @@ from flows.recipe.stages import STAGES
 from flows.runs.lineage import run_artifacts
 from tasks.artifacts.artifact import Artifact
 from tests.command import SECONDS, bessemer, invoke, words
-from tests.forked_training import training_in_forks
+from tests.model.forked_trainers import stages_fork_trainers
 
 # All runs but the first: a server of its own takes as long as a whole run.
 pytestmark = pytest.mark.usefixtures("shared_server")
@@ -122,7 +122,7 @@ def test_again_reuses_every_stage_and_reads_no_data(
     assert (data, sources) == ([], [])
 
 
-@pytest.mark.usefixtures("forked_trainer")
+@pytest.mark.usefixtures("forked_trainers")
 def test_one_dedup_setting_runs_dedup_and_what_truly_changed_after_it(
     first: dict[str, Any], recipe: Path, root: Path
 ) -> None:
@@ -341,7 +341,7 @@ def test_an_interrupted_run_says_so_and_the_next_one_goes_on(
     (record,) = json.loads(invoke("runs", "list", "--root", tmp_path, "--json").stdout)
     assert record["state"] == "interrupted"
     assert outcomes(record)[-1] == "train interrupted"
-    with training_in_forks():
+    with stages_fork_trainers():
         again = run(recipe, tmp_path)
     assert outcomes(again)[-2:] == ["train built", "evaluate built"]
     (entry,) = [entry for entry in again["stages"] if entry["stage"] == "train"]

@@ -31,8 +31,8 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables.files import table_file_name, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.common.config import StrictConfig
-from tests.in_a_program import in_a_program
 from tests.joints.conftest import Tally
+from tests.processes import in_a_program
 
 POUR = Stage("pour", roots=("tasks.artifacts.tables.ledger",), libraries=("pyarrow",))
 TRACED = {

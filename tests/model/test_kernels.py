@@ -13,7 +13,7 @@ import numba.core.config
 import pytest
 
 from tasks.common.code_fingerprint import PROJECT
-from tests.forked_programs import captured
+from tests.processes import captured
 
 KERNELS = {
     "mixing": "from model.kernels import kernel\n\nSTEP = 3\n\n\n@kernel\ndef mix(x):\n    return x * STEP\n",

@@ -1,8 +1,7 @@
 """Fixtures of the stages' tests: a published DOCUMENTS artifact made of a few texts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from unittest import mock
 
 import blake3
 import pyarrow as pa
@@ -23,16 +22,6 @@ class DocumentsConfig(StrictConfig):
     """The texts themselves, so that other texts are another artifact."""
 
     parts: tuple[tuple[tuple[str, str], ...], ...]
-
-
-@pytest.fixture
-def forked_trainers() -> Iterator[None]:
-    """Have the train stage start trainers of one rank as forks: a program takes 3 s to import what they need."""
-    # Imports PyTorch, which most folders of tests do without.
-    from tests.tasks.forked_trainer import PROGRAMS
-
-    with mock.patch("tasks.train.launcher.subprocess", PROGRAMS):
-        yield
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def test_changes_are_laid_beside_the_base_and_parts_beside_the_whole(home: Path)
     assert "layer 1 head 0" in Path(parts["markdown"]).read_text().replace("\N{NO-BREAK SPACE}", " ")
 
 
-@pytest.mark.usefixtures("forked_trainer")
+@pytest.mark.usefixtures("forked_trainers")
 def test_where_second_runs_are_asked_for_they_go_on_from_the_first_and_are_measured(home: Path) -> None:
     """A quarter of 16,000 tokens in batches of eight rows of 64: eight steps, from each first model and from none."""
     (home / "then.toml").write_text(GOING_ON)

@@ -55,7 +55,7 @@ def greedy(network: Any, ids: list[int], tokens: int) -> list[int]:
     return found[len(ids) :]
 
 
-@pytest.mark.usefixtures("forked_trainer")
+@pytest.mark.usefixtures("forked_trainers")
 @pytest.mark.parametrize("name", WITH_BEGIN)
 def test_rows_prompts_scores_and_the_export_have_it(
     name: str, tmp_path: Path, build: Callable[[str, Recipe, Path], dict[str, Artifact]]

@@ -211,7 +211,7 @@ def check_tokenizer(ours: Trained, theirs: Any, base: tokenizers.Tokenizer, new:
         assert ours.tokenizer.encode(text) == base.encode(text, add_special_tokens=False).ids
 
 
-@pytest.mark.usefixtures("forked_trainer")
+@pytest.mark.usefixtures("forked_trainers")
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[] if name in QUICK else pytest.mark.prove_families) for name in BASES],

@@ -51,7 +51,7 @@ def test_a_stage_behind_a_rebuilt_one_may_have_a_cause_of_its_own(foundry: Path,
     assert found["dedup"].identity is None
 
 
-@pytest.mark.usefixtures("forked_trainer")
+@pytest.mark.usefixtures("forked_trainers")
 def test_a_phase_rebuilds_chunk_or_train_alone_and_never_what_reads_documents(
     foundry: Path, tmp_path: Path, build
 ) -> None:

@@ -178,7 +178,7 @@ def test_a_device_is_asked_for_its_memory(recipe: Recipe, monkeypatch: pytest.Mo
         check_memory(cuda)
 
 
-@pytest.mark.usefixtures("forked_trainer")
+@pytest.mark.usefixtures("forked_trainers")
 def test_a_model_that_exists_needs_no_memory(foundry: Path, tmp_path: Path, build, machine_of):
     root = tmp_path / "root"
     recipe = load_recipe(foundry / "foundry.toml", root, SMALL)

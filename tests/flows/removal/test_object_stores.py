@@ -321,7 +321,7 @@ from flows.runs import shredding
 from flows.runs.lineage import open_run
 from flows.runs.roots import open_root
 from tasks.artifacts.remote.object_store import ObjectStore
-from tests.in_a_child import in_a_child
+from tests.processes import in_a_child
 
 address, after, step = sys.argv[1], sys.argv[2], int(sys.argv[3])
 

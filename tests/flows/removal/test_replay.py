@@ -25,7 +25,7 @@ from model.guard.decisions import read_decisions
 from model.train.trainer import train
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
-from tests.forked_training import training_in_forks
+from tests.model.forked_trainers import stages_fork_trainers
 
 SETTINGS = (
     "budget_tokens=8K",
@@ -42,14 +42,14 @@ def trained(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     """A root, the artifacts of a run in it, and the recipe without the document that it read last."""
     root = tmp_path_factory.mktemp("root")
     recipe = load_recipe(foundry / "foundry.toml", root, (*SETTINGS, *GUARD))
-    with training_in_forks():
+    with stages_fork_trainers():
         before = built(recipe, root)
     return root, before, without_the_last(recipe, root, before)
 
 
 def test_a_replay_reads_what_its_plan_says(trained: tuple[Path, dict[str, Artifact], Recipe]) -> None:
     root, before, without = trained
-    with training_in_forks():
+    with stages_fork_trainers():
         after = built(without, root, before["train"].path)
     plan = plan_replay(before, after["chunk"], without.train)
     tokens, steps = (after["train"].table(name) for name in ("metrics", "steps"))

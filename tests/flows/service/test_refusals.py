@@ -23,7 +23,7 @@ from flows.recipe.load import load_recipe
 from flows.recipe.stages import STAGES
 from flows.service.worker import expected_deployments
 from tests.command import bessemer
-from tests.forked_training import training_in_forks
+from tests.model.forked_trainers import stages_fork_trainers
 
 SECONDS = 600.0
 NOBODY = 65534
@@ -84,7 +84,7 @@ def service(
     recipe = tmp_path_factory.mktemp("recipe") / "small.toml"
     recipe.write_text(f"{text}threads = 1\n")
     found = Service(tmp_path_factory.mktemp("root"), recipe, ask)
-    with training_in_forks():
+    with stages_fork_trainers():
         build("evaluate", load_recipe(recipe, found.root), found.root)
     try:
         reported = found.up()

@@ -20,7 +20,7 @@ from model.data.span_lengths import raw_length
 from model.engines.dry_layout import dry_layout
 from model.engines.layout import Place
 from model.train.trainer import train
-from tests.model.trained_ranks import train_in_ranks
+from tests.model.forked_trainers import train_in_ranks
 
 TENSOR = {"ranks": 2, "tensor_parallel": 2}
 PIPELINE = {"ranks": 2, "pipeline_parallel": 2}

@@ -22,8 +22,8 @@ from model.objectives.base import rank_batch
 from model.objectives.causal import PrefixObjective
 from model.objectives.synthetic import random_batch
 from model.train.trainer import train
+from tests.model.forked_trainers import train_in_ranks
 from tests.model.inference.reference import continuation_log_probabilities, generate_tokens
-from tests.model.trained_ranks import train_in_ranks
 
 PAD, EOS = 3, 2
 CONFIG = GPTConfig(vocab_size=48, context=16, layers=2, heads=2, width=16, init_std=0.3, attention="prefix")

@@ -23,8 +23,8 @@ from model.errors import InputError
 from model.nn.factory import activation_range_names
 from model.train.loop import Callback, Step
 from model.train.trainer import train
-from tests.in_a_child import in_a_child
-from tests.model.forked_training import train_in_forks
+from tests.model.forked_trainers import train_in_ranks
+from tests.processes import in_a_child
 
 PAD, CLS, SEP, MASK = 3, 4, 5, 6
 TEXT_FROM = 20
@@ -153,7 +153,7 @@ ALL_ENGINES = [
 def test_every_engine_computes_what_one_process_does(alone, run_of, architecture: str, engine: str) -> None:
     one = alone(architecture)
     shared = run_of(architecture, **ENGINES[engine])
-    train_in_forks(shared)
+    train_in_ranks(shared)
     expected, found = metrics(one), metrics(shared)
     for name in ("loss", "grad_norm"):
         np.testing.assert_allclose(column(found, name)[:10], column(expected, name)[:10], rtol=1e-5)

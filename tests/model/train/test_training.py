@@ -21,9 +21,9 @@ from model.data.schema import EVENTS, METRICS, PERF, STEPS
 from model.errors import Infra
 from model.train.loop import Callback, Step
 from model.train.trainer import prepare_process, train
-from tests.forked_programs import fork_program
 from tests.model.forked_trainers import fork_trainer
 from tests.model.rank_processes import is_alive
+from tests.processes import fork_program
 
 LONG = {"positions": 120, "checkpoint_steps": 10, "threads": 2}
 """Sixty steps: long enough to be killed in the middle."""

@@ -16,7 +16,7 @@ from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import Numerics
 from model.train.trainer import train
-from tests.model.forked_training import train_in_forks
+from tests.model.forked_trainers import train_in_ranks
 
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
 CURRICULA = {
@@ -134,7 +134,7 @@ def test_two_ranks_of_zero_compute_what_one_process_does(make_run, stage: int, c
         make_run("zero", engine="deepspeed", zero_stage=stage, ranks=2, **settings),
     )
     train(alone)
-    train_in_forks(run)
+    train_in_ranks(run)
     ours, reference = columns(run, "metrics"), columns(alone, "metrics")
     assert columns(run, "steps") == columns(alone, "steps")
     np.testing.assert_allclose(ours["loss"], reference["loss"], rtol=1e-5)
@@ -189,7 +189,7 @@ def test_zero_scales_the_loss_of_float16_as_the_native_engine_does(make_run, sta
     settings = {"positions": 40, "batch_rows": 4, "dtype": "float16", "loss_scale": {"start": 2.0**24}}
     alone, run = make_run("alone", **settings), make_run("zero", engine="deepspeed", zero_stage=stage, **settings)
     train(alone)
-    train_in_forks(run)
+    train_in_ranks(run)
     assert columns(run, "steps")["applied"] == columns(alone, "steps")["applied"]
     ours, reference = columns(run, "metrics"), columns(alone, "metrics")
     assert ours["scale"] == reference["scale"]
@@ -227,7 +227,7 @@ def test_dropout_is_the_same_in_every_layout_and_goes_on_to_the_same_bits(make_r
     def trained(name: str, **settings: object) -> TrainerRun:
         run = make_run(name, batch_rows=4, micro_batch_rows=2, positions=32, keep_checkpoints=9, **settings)
         run = run.model_copy(update={"model": run.model.model_copy(update={"dropout": 0.3})})
-        train_in_forks(run)
+        train_in_ranks(run)
         return run
 
     run, alone = trained("ranks", **layout), trained("alone", engine="fsdp")
@@ -236,7 +236,7 @@ def test_dropout_is_the_same_in_every_layout_and_goes_on_to_the_same_bits(make_r
         np.testing.assert_allclose(ours[name], reference[name], rtol=1e-4)
     undisturbed = result(run)
     go_back_to(run, 6)
-    train_in_forks(run)
+    train_in_ranks(run)
     assert result(run) == undisturbed
 
 

@@ -18,7 +18,7 @@ from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.object_store import ObjectStore
 from tasks.artifacts.remote.artifacts import part_key
 from tasks.artifacts.tables.files import write_table, table_file_name
-from tests.in_a_child import in_a_child
+from tests.processes import in_a_child
 
 class Config(StrictConfig):
     number: int

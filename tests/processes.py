@@ -1,10 +1,11 @@
-"""Programs that are forks of this process, which has imported what each would import again, for seconds of processor
-time."""
+"""Other processes of tests: forks of this one, which has imported what a program would import again for seconds of
+processor time, and small programs, whose own forks are cheap."""
 
 import faulthandler
 import functools
 import logging
 import os
+import pickle
 import runpy
 import subprocess
 import sys
@@ -85,3 +86,36 @@ def _leave_pytest() -> None:
 def _show_warning(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
     del file
     sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
+
+
+def in_a_child(function: Callable[..., object], *words: object) -> int:
+    """Call a function in a child; return how that ended, as `os.waitpid` does: 0 where the function returned.
+
+    fsspec's thread does not survive a fork: the process that calls this must not ask a store itself.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            function(*words)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1]
+
+
+_PROGRAM = """
+import importlib, os, pickle, sys
+module, name = sys.argv[1:]
+with os.fdopen(os.dup(1), "wb") as answer:
+    os.dup2(2, 1)
+    function = getattr(importlib.import_module(module), name)
+    pickle.dump(function(*pickle.load(sys.stdin.buffer)), answer)
+"""
+
+
+def in_a_program(function: Callable[..., Any], *arguments: object) -> Any:
+    """Call a function of the top level of a module in a new program; return what it returns."""
+    words = [sys.executable, "-c", _PROGRAM, function.__module__, function.__qualname__]
+    done = subprocess.run(words, input=pickle.dumps(arguments), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    return pickle.loads(done.stdout)
