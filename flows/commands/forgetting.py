@@ -119,7 +119,7 @@ def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool, plan: 
     """
     ended = None
     if pending.after is None:
-        trained = stage_paths(pending.record_before(root))["train"]
+        trained = stage_paths(open_run(root, pending.before))["train"]
         with given(REPLAY_OF, trained if trained.exists() else None):
             ended = run_recipe(pending.recipe, root, {}, as_json, verbose, shows_end=not as_json)
         # A call that was killed may have left no more to do than the certificate of an earlier run.

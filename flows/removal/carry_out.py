@@ -14,13 +14,13 @@ from flows.recipe.schema import Recipe
 from flows.removal.affected import Leaving, Request
 from flows.removal.certificate import FOLDER, Certificate, commitment, write_certificate
 from flows.removal.replay import ReplayPlan, carried_out
-from flows.runs.lineage import run_artifacts
-from flows.runs.record import RunData, read_run, recipe_of
+from flows.runs.lineage import open_run, run_artifacts
+from flows.runs.record import RunData, recipe_of
 from flows.runs.roots import refresh
 from flows.runs.run_documents import parts_of
 from flows.runs.shredding import shred
 from model.checksummed_json import read_sealed, write_sealed
-from model.errors import InputError, IntegrityError
+from model.errors import InputError
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.references import digest_of_table
 from tasks.artifacts.remote.attach import store_of
@@ -47,17 +47,6 @@ class Pending:
     plan: ReplayPlan
     after: str | None = None
     """The run without the documents, once it has ended."""
-
-    def record_before(self, root: Path) -> RunData:
-        """Return the record of the run with the documents; IntegrityError where it is damaged or gone."""
-        try:
-            return read_run(root / "runs" / self.before)
-        except FileNotFoundError as error:
-            raise IntegrityError(
-                f"data forget: the record of run {self.before}, whose documents are to leave, is gone"
-                f" ({error.filename})."
-                f" Put it back, or delete {root / FOLDER / PENDING} and decide again what to remove."
-            ) from error
 
 
 _PENDING = TypeAdapter(Pending)
@@ -113,7 +102,7 @@ def finish(root: Path, pending: Pending, after: RunData) -> Path:
     recipe = recipe_of(root / "runs" / after["run_id"])
     artifacts = run_artifacts(after)
     refresh(root)  # Other machines may have begun runs that use the same artifacts.
-    given_up = shred(root, pending.record_before(root), after)
+    given_up = shred(root, open_run(root, pending.before), after)
     leaving, store = pending.leaving, store_of(root)
     plan = carried_out(pending.plan, artifacts["train"])
     certificate = Certificate(
