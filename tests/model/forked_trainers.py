@@ -46,18 +46,22 @@ def pause_at_each_step() -> None:
 
 
 def fork_trainer(
-    train: TrainConfig, words: Sequence[str], before: Callable[[], object] = lambda: None, **options: Any
+    train: TrainConfig,
+    words: Sequence[str],
+    before: Callable[[], object] = lambda: None,
+    env: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> subprocess.Popen[Any]:
     """Start `python -m model.train WORDS`, whose template is a fork, too; it calls `before` first.
 
-    By default its output is text in pipes; options are those of `subprocess.Popen`.
+    Options are those of `subprocess.Popen`; without any, its output is text in pipes.
     """
     import_engine(train)
     # Recorded with each finished training, and known from then on.
     code_digest()
     supervise = functools.partial(_supervise, list(words), before)
     text: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return fork_program(supervise, **({"env": os.environ.copy()} | (options or text)))
+    return fork_program(supervise, env or os.environ.copy(), **(options or text))
 
 
 def _supervise(words: list[str], before: Callable[[], object]) -> int:
@@ -86,7 +90,7 @@ def stages_fork_trainers() -> Iterator[None]:
         yield
 
 
-def _start(words: Sequence[str], *, env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
+def _start(words: Sequence[str], *, env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
     assert words[1:3] == ["-m", "model.train"]
     train = read_run(Path(words[3])).train
     if (train.ranks, train.threads, train.engine, train.numerics) != (1, 1, "native", "native"):
