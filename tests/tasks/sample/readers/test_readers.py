@@ -1,5 +1,6 @@
 """Every format is read to its last good record, and what is broken is named with its place."""
 
+import bz2
 import errno
 import gzip
 import io
@@ -228,6 +229,23 @@ def test_behind_a_damaged_gzip_member_reading_goes_on(tmp_path):
     assert {f"{member} {number}" for member in (0, 2) for number in range(500)} <= set(texts)
     assert any(gap.reason.startswith("damaged gzip data") for gap in gaps)
     assert [record.number for record in found] == sorted({record.number for record in found})
+
+
+@pytest.mark.parametrize(
+    ("compress", "suffix", "reason"),
+    [
+        (gzip.compress, ".gz", "damaged gzip data"),
+        (zstandard.compress, ".zst", "damaged zstd data"),
+        (bz2.compress, ".bz2", "damaged bzip2 data"),
+    ],
+)
+def test_what_precedes_the_first_compressed_byte_is_named(tmp_path, compress, suffix, reason):
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(b"junk!" + compress(line("one") + line("two")))
+    bad, *good = read(path)
+    assert isinstance(bad, BadRecord)
+    assert bad.reason.startswith(reason)
+    assert [record.text for record in good] == ["one", "two"]
 
 
 def test_behind_a_damaged_zstd_frame_reading_goes_on(tmp_path):
