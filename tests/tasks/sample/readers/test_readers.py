@@ -24,11 +24,11 @@ from tasks.sample.readers.jsonl_reader import json_object, parse_line, record_of
 from tasks.sample.readers.records import BadRecord, Record, Skipped
 
 
-def read(path: Path, begin: int = 0, **fields) -> list:
+def read(path: Path, begin: int = 0, on_bytes=lambda count: None, **fields) -> list:
     source = Source(name="s", paths=(str(path),), weight=1, **fields)
     format, compression = guess_format(path.name)
     file = InputFile("s", path, path.name, format or "text", compression, path.stat().st_size)
-    return list(read_records(file, source, begin, lambda count: None))
+    return list(read_records(file, source, begin, on_bytes))
 
 
 def line(text: str, **more) -> bytes:
@@ -595,3 +595,22 @@ def test_a_page_that_fits_no_character_set_is_rejected(tmp_path):
     path.write_bytes(b"<p>caf\xe9")
     (bad,) = read(path)
     assert (bad.byte, bad.reason) == (6, "invalid UTF-8 at byte 6")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet", "a.arrow", "b.arrow"])
+def test_a_file_that_was_read_is_counted_whole(tmp_path, name):
+    path = tmp_path / name
+    table = pa.table({"text": ["one", "two", "three"]})
+    if name.endswith(".parquet"):
+        pq.write_table(table, path, row_group_size=1)
+    elif name.endswith(".arrow"):
+        with (pa.ipc.new_file if name == "a.arrow" else pa.ipc.new_stream)(path, table.schema) as sink:
+            sink.write_table(table, max_chunksize=1)
+    else:
+        plain = b"text\none\n" if name.endswith(".csv") else line("one")
+        path.write_bytes(gzip.compress(plain) if name.endswith(".gz") else plain)
+    counted: list[int] = []
+    assert read(path, on_bytes=counted.append)
+    end_mark = 8 if name == "b.arrow" else 0  # of a stream, which is not read
+    assert sum(counted) == path.stat().st_size - end_mark
+    assert all(count > 0 for count in counted)
