@@ -289,7 +289,9 @@ def test_a_difference_holds_both_texts(before: str, after: str):
 
 @given(st.text("ab c", max_size=80), st.text("ab c", max_size=80))
 def test_marking_shared_passages_loses_nothing(text: str, other: str):
-    assert "".join(part for _, part in shared_passages(text, other)) == text
+    parts = [part for _, part in shared_passages(text, other)]
+    assert "".join(parts) == text
+    assert all(parts)
 
 
 def test_a_long_text_is_cut_and_the_loss_reported():

@@ -1,6 +1,7 @@
 """Conversion to and from `transformers` gives the same logits."""
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from model.huggingface.base import export_weights
 from model.huggingface.decoders import NEOX, OPT
 from model.huggingface.io import export_network, open_published, read_published
 from model.huggingface.registry import fitting_family, obstacles
-from model.model_files import published_digest
+from model.model_files import ONE_FILE, published_digest
 from model.nn.bert import BERT
 from model.nn.factory import make_network
 from model.nn.gpt import GPT
@@ -80,6 +81,7 @@ def test_a_gpt_goes_to_transformers_and_comes_back(name: str, tmp_path: Path) ->
     class_name, choices = GPTS[name]
     ours = shaken(GPT(GPTConfig.model_validate(SIZES | BEFORE_LLAMA | choices)))
     assert export_network(tmp_path, ours.config, ours.state_dict(), {"eos_token_id": 2}) == class_name
+    assert stat.S_IMODE((tmp_path / ONE_FILE).stat().st_mode) == 0o644, "others may read, not write"
     theirs = loaded(class_name, tmp_path)
     assert theirs.config.eos_token_id == 2
     torch.testing.assert_close(theirs(TOKENS).logits, ours(TOKENS), **CLOSE)
