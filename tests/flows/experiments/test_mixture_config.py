@@ -65,6 +65,7 @@ def test_the_proxies_that_are_proposed_are_enough(kept_back: float) -> None:
     ("r_squared", "low", "reported"),
     [
         (0.9, 0.01, ""),
+        (0.9, 0.0, "The gain may be chance"),
         (0.9, -0.01, "The gain may be chance"),
         (0.2, 0.01, "predicts the mixtures"),
         (None, 0.01, "predicts"),
