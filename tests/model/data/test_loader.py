@@ -16,6 +16,7 @@ from model.data.span_lengths import corrupted_lengths
 from model.errors import InputError
 from model.nn.gpt import document_numbers, same_document_mask
 from model.objectives.causal import loss_targets
+from model.objectives.masked import MaskedObjective
 
 EOS, PAD, CLS, SEP, MASK = 1, 0, 2, 3, 4
 SENTINELS = (47, 46, 45, 44)
@@ -97,6 +98,14 @@ def test_a_row_read_again_is_drawn_anew(read, masked, text: np.ndarray) -> None:
     for first, again in ((0, 7), (1, 4)):
         assert not torch.equal(hidden.positions_BM[first], hidden.positions_BM[again])
         assert not torch.equal(spans.inputs_BT[first], spans.inputs_BT[again])
+
+
+def test_the_objective_hides_its_share_of_each_row(read, pairs: np.ndarray) -> None:
+    """Without [CLS] and [SEP] full rows have 21 tokens, row 2 has 8 and row 4 has 13; it hides a quarter, rounded."""
+    reader = read("masked_lm", pairs, pairs=([10, 10, 24, 10, 10, 10], [True] * 6))
+    batch = MaskedObjective(seed=3, share=0.25, context=24).loader(reader).batch(0, 8)
+    hidden = (batch.targets_BM != NO_LOSS).sum(1)
+    assert dict(zip(ORDER, hidden.tolist(), strict=True)) == {0: 5, 1: 5, 2: 2, 3: 5, 4: 3, 5: 5}
 
 
 def test_pairs_come_with_their_types_padding_and_labels(masked: MaskedLoader, pairs: np.ndarray) -> None:
