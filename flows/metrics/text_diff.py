@@ -36,19 +36,25 @@ class TokenizedText(TypedDict):
 def inline_difference(before: str, after: str) -> Segments:
     """Return the segments of both texts: without the added ones they are `before`, without the removed ones `after`.
 
-    Long texts are compared by lines, which is coarser and fast.
+    Long texts are compared by lines, which is fast, and the first lines that differ, of MAX_WORDS in all, by words.
     """
     old, new = WORD.findall(before), WORD.findall(after)
     is_long = len(old) > MAX_WORDS or len(new) > MAX_WORDS
     if is_long:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     segments: Segments = []
+    left = MAX_WORDS if is_long else 0
     for what, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=is_long).get_opcodes():
         if what == "equal":
             segments.append((SAME, "".join(old[a:b])))
             continue
-        segments += [(REMOVED, "".join(old[a:b]))] if b > a else []
-        segments += [(ADDED, "".join(new[c:d]))] if d > c else []
+        removed, added = "".join(old[a:b]), "".join(new[c:d])
+        words = max(len(WORD.findall(removed)), len(WORD.findall(added)))
+        if removed and added and words <= left:
+            left -= words
+            segments += inline_difference(removed, added)
+        else:
+            segments += [(kind, text) for kind, text in ((REMOVED, removed), (ADDED, added)) if text]
     return segments
 
 

@@ -287,6 +287,18 @@ def test_a_difference_holds_both_texts(before: str, after: str):
     assert "".join(text for kind, text in segments if kind != REMOVED) == after
 
 
+def test_of_a_long_text_a_line_that_changed_is_compared_by_words():
+    lines = [f"line {number} of the book\n" for number in range(2000)]
+    assert inline_difference("".join(lines), "".join([*lines[:1000], "line 1000 of a book\n", *lines[1001:]])) == [
+        (SAME, "".join(lines[:1000])),
+        (SAME, "line 1000 of "),
+        (REMOVED, "the"),
+        (ADDED, "a"),
+        (SAME, " book\n"),
+        (SAME, "".join(lines[1001:])),
+    ]
+
+
 @given(st.text("ab c", max_size=80), st.text("ab c", max_size=80))
 def test_marking_shared_passages_loses_nothing(text: str, other: str):
     parts = [part for _, part in shared_passages(text, other)]
