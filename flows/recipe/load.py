@@ -164,7 +164,8 @@ def shipped_file(name: str, folder: Path, what: str, hint: str = "") -> Path:
     if Path(name).exists():
         raise RecipeError(f"{what} `{name}` {unreadable_reason(name)}; name a TOML file")
     shipped = sorted(path.stem for path in folder.glob("*.toml"))
-    close = difflib.get_close_matches(name, shipped, n=1)
+    beside = map(str, Path(name).parent.glob("*.toml"))
+    close = difflib.get_close_matches(name, [*shipped, *beside], n=1)
     meant = f" Did you mean `{close[0]}`?" if close else ""
     raise RecipeError(
         f"{what} `{name}`: there is no such file, and no shipped one has this name ({', '.join(shipped)}).{meant}{hint}"

@@ -285,6 +285,12 @@ def test_an_unknown_recipe_names_those_that_ship() -> None:
         find_recipe("quikstart")
 
 
+def test_a_recipe_that_does_not_exist_names_the_file_that_may_be_meant(tmp_path: Path) -> None:
+    (tmp_path / "wiki and books.toml").touch()
+    with pytest.raises(RecipeError, match=rf"Did you mean `{tmp_path}/wiki and books\.toml`\?"):
+        find_recipe(str(tmp_path / "wiki_and_books.tml"))
+
+
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
 def test_recipes_that_ship_are_valid(path: Path, tmp_path: Path) -> None:
     assert load_recipe(path, tmp_path).name == path.stem
