@@ -15,7 +15,7 @@ from flows.inspection.source_tables import (
     source_tables,
     toml_value,
 )
-from flows.metrics.formatting import counted, format_bytes, format_count
+from flows.metrics.formatting import counted, format_bytes, format_count, format_share
 from model.config.machine import narrow_products
 from tasks.sample.config import SampleConfig
 from tasks.vocab.config import Language
@@ -247,7 +247,8 @@ def scan_remarks(scan: FolderScan, base: PublishedModel | None = None) -> list[s
         )
     for source, name in named:
         if source.bad_share > 0:
-            remarks.append(f"{source.bad_share:.0%} of the records of {name} that were looked at cannot be read.")
+            share = format_share(source.bad_share, 1, 0)
+            remarks.append(f"{share} of the records of {name} that were looked at cannot be read.")
     return remarks
 
 

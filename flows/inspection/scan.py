@@ -41,6 +41,7 @@ from flows.inspection.file_head import (
     table_records,
 )
 from flows.inspection.unpack import JSONL, SUFFIXES, UNPACKED, is_hidden, is_mailbox, is_unpacked, package_of
+from flows.metrics.formatting import counted
 from model.digests import unreadable_reason
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
@@ -233,7 +234,7 @@ def scan_folder(folder: Path) -> FolderScan:
     scan.sources.sort(key=lambda source: (-source.plain_bytes, source.group, source.format))
     if not scan.sources:
         hints = "; ".join(f"{names}: {hint}" for names, _, hint in scan.unread()[:5])
-        raise InputError(f"init {folder}: nothing in it can be read ({hints or f'{scan.empty} empty files'})")
+        raise InputError(f"init {folder}: nothing in it can be read ({hints or counted(scan.empty, 'empty file')})")
     return scan
 
 
@@ -350,7 +351,6 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         try:
             if source.format in ("parquet", "arrow"):
                 records += parquet_records(file.path) if source.format == "parquet" else arrow_records(file.path)
-                raw, stored = raw + file.size, stored + file.size
                 continue
             head = read_head(file.path, file.compression)
         except (OSError, pa.ArrowException) as error:
@@ -396,7 +396,9 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
         source.bad_share = len(bad) / len(looked)  # as likely among the files that were not opened
     source.records = count_records(source.files)
     source.text_bytes = source.stored_bytes * (raw / stored if stored else 1.0)
-    if source.format in ("jsonl", "csv"):
+    if source.format in ("parquet", "arrow"):  # whose files may be compressed
+        source.text_bytes = source.records.records * sum(map(text_size, texts)) / len(records)
+    elif source.format in ("jsonl", "csv"):
         all_bytes = sum(stored_size(record, source.format) for record in records)
         source.text_bytes *= sum(map(text_size, texts)) / max(1, all_bytes)
     source.characters = set().union(*(text[:100_000] for text in texts)) if texts else set()

@@ -114,7 +114,7 @@ def print_scan(scan: FolderScan, recipe: Path, remarks: Sequence[str], console: 
         console.print(f"[yellow]not read[/] ... and {left} more; all: --json")
     for name, count in sorted(scan.installed.items()):
         console.print(f"[yellow]not read[/] {counted(count, 'file')} in {name}: packages that were installed or made")
-    empty = f"; {scan.empty} empty files skipped" if scan.empty else ""
+    empty = f"; {counted(scan.empty, 'empty file')} skipped" if scan.empty else ""
     console.print(
         f"[dim]from the beginnings of {counted(scan.looked_files, 'file')} ({format_bytes(scan.looked_bytes)} read);"
         f" languages are shares of the sampled texts{empty}[/]",

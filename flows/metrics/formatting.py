@@ -60,6 +60,12 @@ def format_bytes(number: float) -> str:
     return f"{number:.0f} B"
 
 
+def format_share(part: float, whole: float, digits: int) -> str:
+    """Return a percentage; `<1%` or `<0.1%` for less than that, so that nothing that is there reads as none."""
+    least = 10.0 ** -(2 + digits)
+    return f"<{least:.{digits}%}" if part / whole < least else f"{part / whole:.{digits}%}"
+
+
 def format_time(seconds: float | None) -> str:
     """Return UTC date and time of seconds since 1970; a dash for None."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) if seconds else "-"

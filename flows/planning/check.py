@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from flows.metrics.escaping import escaped
-from flows.metrics.formatting import counted, format_bytes
+from flows.metrics.formatting import counted, format_bytes, format_share
 from flows.planning.preconditions import check_benchmarks, export_remark, find_source_files
 from flows.recipe.load import quoted
 from flows.recipe.schema import Recipe
@@ -278,8 +278,8 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
     console.print(f"  {counted(source.documents, 'document')}, {size}, from {files}")
     if source.unseen_files:
         console.print(
-            f"  [yellow]not looked at[/] {source.unseen_files:,} files that begin with a document longer than what this"
-            f" check reads of a file"
+            f"  [yellow]not looked at[/] {counted(source.unseen_files, 'file')}, whose first document is longer than"
+            f" what this check reads of a file"
         )
     for bad in source.unreadable[:MOST_REASONS]:
         # A file without records loses none.
@@ -292,15 +292,15 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
     if not source.documents:
         return
     console.print(f"  kinds      {_shares(source.kinds)}", soft_wrap=True)
-    console.print(f"  languages  {_shares(source.languages)}", soft_wrap=True)
+    if source.languages:
+        console.print(f"  languages  {_shares(source.languages)}", soft_wrap=True)
     dropped = sum(rule.documents for rule in source.drops)
-    share = _share(source.dropped_bytes, source.bytes, 1)
+    share = format_share(source.dropped_bytes, source.bytes, 1)
     lost = f"{counted(dropped, 'document')}, {share} of the text" if dropped else "nothing"
     console.print(f"  cleaning would drop {lost}")
     for rule in source.drops:
-        console.print(
-            f"    {rule.rule}: {counted(rule.documents, 'document')}, {_share(rule.bytes, source.bytes, 1)} of the text"
-        )
+        share = format_share(rule.bytes, source.bytes, 1)
+        console.print(f"    {rule.rule}: {counted(rule.documents, 'document')}, {share} of the text")
         for example in rule.examples:
             place = escaped(f"{example.path} record {example.record}{_measured(example)}")
             words = " ".join(example.excerpt.split())
@@ -318,10 +318,4 @@ def _measured(example: Example) -> str:
 def _shares(counts: dict[str, int]) -> str:
     total = sum(counts.values())
     named = {"unknown" if name == "?" else name: count for name, count in list(counts.items())[:6]}
-    return ", ".join(f"{escape(name)} {_share(count, total, 0)}" for name, count in named.items())
-
-
-def _share(part: int, whole: int, digits: int) -> str:
-    """Return a percentage; `<1%` or `<0.1%` for less than that, so that nothing that is there reads as none."""
-    least = 10.0 ** -(2 + digits)
-    return f"<{least:.{digits}%}" if part / whole < least else f"{part / whole:.{digits}%}"
+    return ", ".join(f"{escape(name)} {format_share(count, total, 0)}" for name, count in named.items())

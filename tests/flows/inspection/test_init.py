@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
@@ -94,6 +95,26 @@ def test_languages_fields_and_counts_are_reported(folder: Path):
     assert (crawl.records.records, crawl.records.exact) == (30, True)
     assert pages.fields is not None
     assert (pages.fields.text, pages.fields.id, pages.records.records) == ("content", None, 9)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_the_text_of_compressed_tables_counts_as_it_is_read(tmp_path: Path, suffix: str):
+    table = pa.table({"text": [f"{number:04} iron " * 100 for number in range(500)]})
+    if suffix == "parquet":
+        pq.write_table(table, tmp_path / "pages.parquet", compression="zstd")
+    else:
+        pyarrow.feather.write_feather(table, str(tmp_path / "pages.arrow"), compression="zstd")
+    (source,) = scan_folder(tmp_path).sources
+    assert source.stored_bytes < 100_000
+    assert source.text_bytes == 500 * 100 * len("0000 iron ")
+
+
+def test_a_share_of_unreadable_records_below_one_percent_is_not_called_none(tmp_path: Path):
+    lines = [json.dumps({"text": f"{ENGLISH} {line}"}) for line in range(150)]
+    (tmp_path / "broken.jsonl").write_text("\n".join(["{", *lines]))
+    (tmp_path / "whole.jsonl").write_text("\n".join(lines))
+    (remark,) = [one for one in scan_remarks(scan_folder(tmp_path)) if "cannot be read" in one]
+    assert remark == "<1% of the records of jsonl that were looked at cannot be read."
 
 
 def test_what_cannot_be_read_is_named_with_a_hint(folder: Path):
