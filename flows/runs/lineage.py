@@ -87,10 +87,11 @@ def run_artifacts(run: RunData) -> dict[str, Artifact]:
 
 
 def need_stage(artifacts: dict[str, Artifact], stage: str) -> Artifact:
-    """Return the artifact of a stage; raise InputError where the run ended before it."""
+    """Return the artifact of a stage; raise InputError where the run has none."""
     if stage not in artifacts:
         raise InputError(
-            f"this run has no artifact of the stage `{stage}`; it ended before it (see `bessemer runs list`)"
+            f"this run has no artifact of the stage `{stage}`; it ended before it, or has not reached it yet"
+            f" (`bessemer runs list`)"
         )
     return artifacts[stage]
 
@@ -102,8 +103,8 @@ def artifacts_with_stage(stage: str, run: RunData, root: Path) -> dict[str, Arti
     others = [other["run_id"] for other in list_runs(root) if _has_stage(other, stage)]
     hint = f"the latest that has one is {others[-1]}: --run {others[-1]}" if others else "no run has one"
     raise InputError(
-        f"the run {run['run_id']} has no artifact of the stage `{stage}`; it ended before it (`bessemer runs list`)."
-        f" Under {root} {hint}"
+        f"the run {run['run_id']} has no artifact of the stage `{stage}`; it ended before it, or has not reached it yet"
+        f" (`bessemer runs list`). Under {root} {hint}"
     )
 
 
