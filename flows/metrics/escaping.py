@@ -84,6 +84,10 @@ class EscapingConsole(Console):
     def __init__(self, stream: TextIO, **options: Any) -> None:
         super().__init__(file=getattr(stream, "unescaped", stream), highlight=False, emoji=False, **options)
 
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError, by which a command ends as after any closed pipe; Rich would exit with 1."""
+        raise BrokenPipeError
+
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(escaped(text), **options)
 
