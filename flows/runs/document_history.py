@@ -390,19 +390,19 @@ MAX_STEPS = 12
 def describe_event(event: Event) -> str:
     """Return one event of a history in words, without its stage."""
     if event["what"] == "sampled":
-        return f"sampled, {event['bytes']} bytes"
+        return f"sampled, {event['bytes']:,} bytes"
     if event["what"] == "packed":
-        return f"packed as {event['tokens']} tokens in {_rows_in_words(event['rows'])}"
+        return f"packed as {event['tokens']:,} tokens in {_rows_in_words(event['rows'])}"
     if event["what"] == "trained":
         steps = [str(step) for step in event["steps"][:MAX_STEPS]]
         more = f" and {len(event['steps']) - MAX_STEPS} more" if len(event["steps"]) > MAX_STEPS else ""
-        times = f"{event['reads']} time{'s' if event['reads'] > 1 else ''}"
+        readings = f"{event['reads']:,} reading{'s' if event['reads'] > 1 else ''}"
         numbered = f"step{'s' if len(event['steps']) > 1 else ''} {', '.join(steps)}{more}"
-        return f"read {times}, in {numbered}" if steps else "never reached"
+        return f"{readings} of its rows, in {numbered}" if steps else "never reached"
     if event["what"] == "leak":
         return f"held item {event['item_id']} of {event['benchmark']} at bytes {event['start']} to {event['end']}"
     measured = f", {event['value']:.4g} against {event['limit']:.4g}" if "value" in event and "limit" in event else ""
-    sizes = f" ({event['bytes_in']} -> {event['bytes_out']} bytes)"
+    sizes = f" ({event['bytes_in']:,} -> {event['bytes_out']:,} bytes)"
     evidence = event.get("evidence")
     if isinstance(evidence, dict):
         evidence = ", ".join(f"{key} {value}" for key, value in evidence.items())

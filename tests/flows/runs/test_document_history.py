@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.runs.document_history import describe_event
+from flows.runs.document_history import Trained, describe_event
 
 
 @pytest.mark.parametrize(
@@ -13,3 +13,9 @@ def test_rows_of_others_between_are_not_counted_as_the_documents(rows: list[int]
     assert describe_event({"stage": "chunk", "what": "packed", "tokens": 390, "rows": rows}) == (
         f"packed as 390 tokens in {words}"
     )
+
+
+def test_each_row_that_was_read_is_called_a_reading():
+    trained: Trained = {"stage": "train", "what": "trained", "steps": [3, 8], "reads": 4}
+    assert describe_event(trained) == "4 readings of its rows, in steps 3, 8"
+    assert describe_event({**trained, "steps": [], "reads": 0}) == "never reached"
