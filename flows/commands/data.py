@@ -30,7 +30,7 @@ data = typer.Typer(
 
 @data.command()
 def peek(
-    stage: Annotated[str, typer.Argument(help="sample, clean, dedup, decontaminate, vocab or chunk.")],
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help="sample, clean, dedup, decontaminate, vocab or chunk.")],
     root: Root = DEFAULT_ROOT,
     run_id: RunId = None,
     count: Annotated[int, typer.Option("-n", min=1, help="How many to show.")] = 5,
@@ -75,7 +75,9 @@ MOST_LIVES = 5
 
 @data.command()
 def history(
-    document: Annotated[str, typer.Argument(help="Document id (or its beginning), or a part of its path.")],
+    document: Annotated[
+        str, typer.Argument(metavar="DOCUMENT", help="Document id (or its beginning), or a part of its path.")
+    ],
     root: Root = DEFAULT_ROOT,
     run_id: RunId = None,
     as_json: Json = False,
@@ -274,7 +276,7 @@ def leaks(
 
 @data.command()
 def tokens(
-    text: Annotated[str, typer.Argument(help="The text to tokenize.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text to tokenize.")],
     root: Root = DEFAULT_ROOT,
     run_id: RunId = None,
     as_json: Json = False,

@@ -299,7 +299,7 @@ def _made(stage: str, root: Path, words: dict[str, Any], inputs: tuple[Any, ...]
 
 @model.command()
 def predict(
-    model: Annotated[str, typer.Argument(help="Folder that `bessemer model finetune` wrote.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder that `bessemer model finetune` wrote.")],
     records: Annotated[
         Path | None, typer.Argument(metavar="FILE.jsonl", help="Records with the fields that the task reads.")
     ] = None,
@@ -334,7 +334,7 @@ def predict(
 @model.command()
 def export(
     model: Model,
-    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
     licence: Licence = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"],

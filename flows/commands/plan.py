@@ -25,7 +25,7 @@ from flows.commands.common import (
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="A folder of your own text.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of your own text.")],
     output: Annotated[Path, typer.Option(help="The recipe to write.")] = Path("recipe.toml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing recipe.")] = False,
     base_model: Annotated[

@@ -42,8 +42,9 @@ def run(
     recipe: Annotated[
         str,
         typer.Argument(
+            metavar="RECIPE",
             help="A recipe file, or the name of a shipped one: quickstart, multilingual, gpt3, opt_175b,"
-            " yalm_100b, bert_base, t5_base."
+            " yalm_100b, bert_base, t5_base.",
         ),
     ],
     root: Root = DEFAULT_ROOT,

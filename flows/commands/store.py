@@ -35,7 +35,9 @@ store = typer.Typer(
 
 @store.command()
 def verify(
-    stage: Annotated[str | None, typer.Argument(help="Only this stage's artifacts; all by default.")] = None,
+    stage: Annotated[
+        str | None, typer.Argument(metavar="STAGE", help="Only this stage's artifacts; all by default.")
+    ] = None,
     run_id: Annotated[
         str | None, typer.Option("--run", help="Only what this run ended with: its id, its beginning, or `latest`.")
     ] = None,
@@ -83,7 +85,9 @@ def verify(
 
 @store.command()
 def accept(
-    stage: Annotated[str, typer.Argument(help="The stage whose existing artifact to accept, or `all`.")],
+    stage: Annotated[
+        str, typer.Argument(metavar="STAGE", help="The stage whose existing artifact to accept, or `all`.")
+    ],
     recipe: RecipeName,
     because: Annotated[
         str,

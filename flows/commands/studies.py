@@ -60,7 +60,9 @@ study.add_typer(search)
 
 @search.command()
 def run(
-    recipe: Annotated[str, typer.Argument(help="A recipe file with a table [search], or the name of a shipped one.")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe file with a table [search], or the name of a shipped one.")
+    ],
     root: Root = DEFAULT_ROOT,
     search_file: Annotated[
         Path | None, typer.Option("--search", help="File that holds the table [search] instead.")
@@ -141,11 +143,15 @@ def _report(root: Path, name: str, as_json: bool) -> None:
 @study.command()
 def ablate(
     recipe: Annotated[
-        str, typer.Argument(help="A recipe file, or the name of a shipped one; with --components a run.")
+        str,
+        typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one; with --components a run."),
     ],
     changes: Annotated[
         str | None,
-        typer.Argument(help="A file of changes, or the name of a shipped one: data, experts, network, t5, vocabulary."),
+        typer.Argument(
+            metavar="CHANGES",
+            help="A file of changes, or the name of a shipped one: data, experts, network, t5, vocabulary.",
+        ),
     ] = None,
     root: Root = DEFAULT_ROOT,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each change; the file's number by default.")] = None,
@@ -231,7 +237,9 @@ def mix(
 @study.command()
 def scale(
     recipe: RecipeName,
-    ladder: Annotated[str, typer.Argument(help="A file of sizes, or the name of a shipped one: small.")],
+    ladder: Annotated[
+        str, typer.Argument(metavar="SIZES", help="A file of sizes, or the name of a shipped one: small.")
+    ],
     root: Root = DEFAULT_ROOT,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each size; the file's number by default.")] = None,
     limit: Limit = "100%",
