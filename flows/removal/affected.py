@@ -112,6 +112,11 @@ def requested_ids(
 ) -> set[bytes]:
     """Return the ids of the documents of the run `run_id` that a request names; InputError where a part of it names
     none."""
+    if not (request.documents or request.files or request.sources or request.licences):
+        raise InputError(
+            f"data forget: no removal under {root} is unfinished. Name documents to remove, by their ids or parts of"
+            " their paths, or give --file, --source or --licence"
+        )
     sources = set(request.sources)
     for licence in request.licences:
         of_licence = {source.name for source in recipe.sample.sources if source.licence == licence}
@@ -120,7 +125,7 @@ def requested_ids(
         sources |= of_licence
     if unknown := sources - {source.name for source in recipe.sample.sources}:
         names = ", ".join(source.name for source in recipe.sample.sources)
-        raise InputError(f"data forget --source {min(unknown)}: the recipe has the sources {names}")
+        raise InputError(f"data forget --source {min(unknown)}: the recipe has no such source; it has {names}")
     ids: set[bytes] = set()
     for wanted in request.documents:
         found = find_documents(dict(artifacts), wanted)

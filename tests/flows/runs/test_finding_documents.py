@@ -76,6 +76,16 @@ def test_every_file_that_a_removal_names_was_sampled(sampled: Artifact, tmp_path
         ids("2019/05/letter.txt", "2019/6/letter.txt")
 
 
+def test_a_removal_that_names_nothing_says_what_may_be_named(sampled: Artifact, tmp_path: Path) -> None:
+    recipe = load_recipe(tmp_path / "letters.toml", tmp_path / "root")
+    for request, problem in (
+        (Request(promote=True), "is unfinished. Name documents to remove"),
+        (Request(sources=("leters",)), r"--source leters: the recipe has no such source; it has letters$"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            requested_ids(tmp_path / "root", "run", {"sample": sampled}, recipe, request)
+
+
 def test_a_file_whose_documents_are_excluded_is_not_called_empty(sampled: Artifact, tmp_path: Path) -> None:
     root = tmp_path / "root"
     first = sampled.table("documents").to_pylist()[0]
