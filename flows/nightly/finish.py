@@ -89,15 +89,16 @@ def notify_start_failures(recipe: str, root: str | Path, settings: Sequence[str]
         yield
     except (BessemerError, OSError) as error:
         night = Night(new_run_id(), Path(recipe).stem, FAILED, f"{type(error).__name__}: {error}")
-        notify(_notify_config(recipe, settings), "failed", message(night, root))
+        notify(_notify_config(recipe, settings, error), "failed", message(night, root))
         raise
 
 
-def _notify_config(recipe: str, settings: Sequence[str]) -> NotifyConfig:
+def _notify_config(recipe: str, settings: Sequence[str], raised: Exception) -> NotifyConfig:
     """Return whom to notify where the recipe may be wrong: as it says, else as the environment says, else nobody."""
     for given in (*dict.fromkeys((tuple(settings), ())), None):
         try:
             return read_notify({} if given is None else read_toml(find_recipe(recipe), given)[1], recipe)
         except (BessemerError, OSError, ValueError) as error:
-            log.warning("whom to notify cannot be read: %s", error)
+            why = "the error below" if str(error) == str(raised) else error
+            log.warning("whom to notify cannot be read: %s", why)
     return NotifyConfig()

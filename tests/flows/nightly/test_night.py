@@ -264,7 +264,7 @@ def test_a_night_whose_end_was_written_stays_as_it_ended(folder: Path, root: Pat
 
 
 def test_a_night_that_cannot_begin_is_reported_by_the_addresses_that_can_be_read(
-    webhook: Any, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+    webhook: Any, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     recipe = folder / "foundry.toml"
     text = recipe.read_text()
@@ -293,7 +293,9 @@ def test_a_night_that_cannot_begin_is_reported_by_the_addresses_that_can_be_read
         recipe.write_text("no recipe")
         assert "not valid TOML" in reported("not valid TOML")
         recipe.unlink()
+        caplog.clear()
         assert "there is no such file" in reported("no such file")
+        assert caplog.messages[0] == "whom to notify cannot be read: the error below"
     assert list_nights(root) == []
 
 
