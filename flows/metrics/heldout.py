@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.metrics.formatting import UNKNOWN_LANGUAGE, format_shots
+from flows.metrics.formatting import UNKNOWN_LANGUAGE, format_share, format_shots
 from flows.metrics.lines import BitsLine, HeldoutLine
 from flows.runs.document_history import sample_parts
 from flows.runs.run_documents import parts_of
@@ -277,8 +277,8 @@ def describe_repeated_text(rows: Iterable[ScoreRow]) -> str:
     if not repeated or not every or not figures:
         return ""
     return (
-        f"{repeated / every:.0%} of the held-out text lies in {passages} that training read too; of the text that is"
-        f" new, bits per byte are {', '.join(figures)}"
+        f"{format_share(repeated, every, 0)} of the held-out text lies in {passages} that training read too; of the"
+        f" text that is new, bits per byte are {', '.join(figures)}"
     )
 
 

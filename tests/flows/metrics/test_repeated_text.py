@@ -26,6 +26,11 @@ def test_the_share_is_of_all_bytes_and_the_figures_are_those_of_new_text() -> No
     )
 
 
+def test_a_small_share_is_not_called_none() -> None:
+    found = describe_repeated_text([*rows({"code": [True, False, False, False]}), *rows({"n": [False] * 4}) * 99])
+    assert found.startswith("<1% of the held-out text")
+
+
 def test_without_repeated_text_there_is_nothing_to_say() -> None:
     assert describe_repeated_text(rows({"code": [False] * 4})) == ""
     assert describe_repeated_text([]) == ""
