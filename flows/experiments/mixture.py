@@ -53,6 +53,7 @@ from model.config import EXPERT
 from model.errors import GuardError, InputError, RecipeError
 from model.files import write_atomically
 from tasks.artifacts.results import ChunkResult
+from tasks.chunk.config import ChunkConfig
 from tasks.common.config import StrictConfig
 from tasks.common.numeric import seed64
 
@@ -297,7 +298,7 @@ class _MixtureSearch:
         chunk, proxy = self._base.chunk, self._proxy_recipe("", 0, {}).chunk
         floor_S = np.full(len(names), self._config.floor)
         tokens_S = np.array([first.available[name] for name in names], dtype=np.float64)
-        caps = [np.minimum(1.0, one.max_epochs * tokens_S / one.budget_tokens) for one in (chunk, proxy)]
+        caps = [largest_shares(tokens_S, one) for one in (chunk, proxy)]
         for high_S in caps:
             check_bounds(floor_S, high_S, names)
         weights_S = np.array([chunk.weights.get(name, 0.0) for name in names]) if chunk.weights else tokens_S
@@ -326,6 +327,11 @@ class _MixtureSearch:
         }
         run_variants(variants, self._root, self.folder, on_result)
         return found
+
+
+def largest_shares(available_S: np.ndarray, chunk: ChunkConfig) -> np.ndarray:
+    """Return the share of the budget that each source can fill: its available tokens, each read `max_epochs` times."""
+    return np.minimum(1.0, chunk.max_epochs * available_S / chunk.budget_tokens)
 
 
 def read_proxy(root: Path, run_id: str, metric: str) -> Proxy:

@@ -3,14 +3,16 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from flows.experiments.mixture import MixConfig, doubt, read_mix, write_mixture
+from flows.experiments.mixture import MixConfig, doubt, largest_shares, read_mix, write_mixture
 from flows.experiments.studies import split_settings
 from flows.recipe.load import load_recipe
 from flows.recipe.resolve import apply_mixture_weights
 from model.errors import InputError, RecipeError
+from tasks.chunk.config import ChunkConfig
 
 SOURCES = [{"name": "notes", "paths": ["a"]}, {"name": "code", "paths": ["b"]}]
 
@@ -59,6 +61,11 @@ def test_the_proxies_that_are_proposed_are_enough(kept_back: float) -> None:
         MixConfig(proxies=proposed - 1, kept_back=kept_back).check_enough(30)
     with pytest.raises(RecipeError, match=r"Not even 2048 are enough: keep fewer back \(mix.kept_back\)"):
         MixConfig(kept_back=0.999).check_enough(30)
+
+
+def test_a_source_fills_no_more_of_the_budget_than_its_text_read_again_does() -> None:
+    chunk = ChunkConfig(budget_tokens=1000, max_epochs=4)
+    assert largest_shares(np.array([25.0, 100.0, 500.0]), chunk).tolist() == [0.1, 0.4, 1.0]
 
 
 @pytest.mark.parametrize(

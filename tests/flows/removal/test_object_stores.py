@@ -211,6 +211,7 @@ def test_nothing_of_a_document_is_left_in_the_bucket_its_versions_and_the_folder
     assert f"pages/{BEFORE}/page.html" in certificate["removed"]
     assert any("keeps earlier versions" in sentence for sentence in certificate["retention"])
     assert certificate["stays"] == []
+    assert (certificate["duplicates"], certificate["promoted"]) == (0, 0)
     # Machine B gives its copies up when a command opens the root there.
     assert fetched[0].exists()
     there = machines.root("b")

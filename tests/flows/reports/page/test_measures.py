@@ -15,7 +15,7 @@ from flows.metrics.run_metrics import collect_metrics
 from flows.reports.charts.training import training_figure
 from flows.reports.page.page import key_figures, write_page
 from flows.reports.prefect.artifacts import run_markdown
-from flows.reports.tables import bits_table
+from flows.reports.tables import bits_table, measures_table
 from model.checksummed_json import read_sealed
 from model.data.schema import EVENTS, METRICS, STEPS
 from tasks.artifacts.tables.files import write_table
@@ -91,6 +91,15 @@ def test_measures_are_beside_what_a_guess_reaches():
     assert heldout_metrics(score_rows({"bits_per_byte": 1.0})) == []
 
 
+def test_the_mean_of_several_sources_is_the_last_row_and_named_so():
+    values = {"masked_accuracy": 0.25, "pseudo_bits_per_byte": 1.5}
+    table = measures_table(heldout_metrics(score_rows(values, ("web", "all", "books"))))
+    assert table is not None
+    assert table.columns == ("source", "pseudo-bits per byte", "hidden tokens predicted correctly")
+    assert [row[0] for row in table.rows] == ["books", "web", "all, mean of the sources"]
+    assert measures_table([]) is None
+
+
 def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: Any):
     record = read_sealed(bert_run.folder / "run.json", "")
     found = collect_metrics(record)
@@ -110,8 +119,10 @@ def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: 
         "pseudo-bits per byte",
         "original: cat &lt;i&gt;",
         "5-gram",
+        "<li>web: 12 hidden tokens in 4 pairs</li>",
     ):
         assert reported in page
+    assert "all: 12 hidden tokens" not in page
     assert 'id="figure-bits"' not in page
     table = page.partition('<section id="heldout">')[2].partition("</table>")[0]
     assert re.findall(r"<th(?: [^>]*)?>(.*?)</th>", table) == ["source", "5-gram", "token unigram", "xz"]
