@@ -15,12 +15,20 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flows.runs.record import RECORD, RunData, read_run, stage_paths, this_user, warn_once
+from flows.runs.record import RECORD, RunData, list_runs, read_run, stage_paths, this_user, warn_once
+from flows.runs.shredding import certificates_under
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError, IntegrityError
 from model.files import make_folders, sync_directory
 from tasks.artifacts.remote.attach import store_of
-from tasks.artifacts.remote.metadata import PROMOTION, PROMOTION_LOST, create_promotion, pull_metadata, put_run
+from tasks.artifacts.remote.metadata import (
+    CERTIFICATE_LOST,
+    PROMOTION,
+    PROMOTION_LOST,
+    create_promotion,
+    pull_metadata,
+    put_run,
+)
 from tasks.artifacts.remote.metadata import PROMOTIONS as FOLDER
 from tasks.artifacts.reuse import now
 
@@ -95,27 +103,27 @@ def promote(
 
 
 def undo(root: Path, why: str) -> Promotion:
-    """Undo the latest promotion: make the model before it the current one again.
+    """Undo the latest promotion: make the model before it the current one again that learnt no document which had to
+    leave.
 
     Raises InputError where there was none before, or where its artifacts no longer exist.
     """
     while True:
-        promotions = history(root)
-        if not promotions:
-            current_run(root)
-        by_number = {one.number: one for one in promotions}
-        earlier = by_number[promotions[-1].place].replaced
-        if earlier is None:
+        current_run(root)
+        latest, *earlier = _steps_back(root)
+        if not earlier:
+            first = "was the first to be promoted; there is no model before it"
+            learnt = "has no model before it that had not learnt documents which `bessemer data forget` removed"
             raise InputError(
-                f"promote --undo: {promotions[-1].run_id} was the first to be promoted; there is no model before it."
-                f" Promote another run: `bessemer model promote RUN`."
+                f"promote --undo: {latest.run_id} {first if latest.replaced is None else learnt}. Promote another run:"
+                f" `bessemer model promote RUN`."
             )
-        target = by_number[earlier]
+        target = earlier[0]
         record = read_run(root / "runs" / target.run_id)
         _check_artifacts_exist(record, "promote --undo")
-        reason = why or f"promotion of {promotions[-1].run_id} undone"
+        reason = why or f"promotion of {latest.run_id} undone"
         made = Promotion(
-            promotions[-1].number + 1, target.run_id, this_user(), now(), reason, target.replaced, restores=target.place
+            latest.number + 1, target.run_id, this_user(), now(), reason, target.replaced, restores=target.place
         )
         if _publish(root, made, record):
             return made
@@ -123,13 +131,26 @@ def undo(root: Path, why: str) -> Promotion:
 
 def needed_runs(root: Path) -> frozenset[str]:
     """Return the ids of the runs that the current model, and undoing its promotions one by one, need."""
-    by_number = {one.number: one for one in history(root)}
-    found: set[str] = set()
-    place = max(by_number, default=None)
-    while place is not None:
-        found.add(by_number[place].run_id)
-        place = by_number[by_number[place].place].replaced
-    return frozenset(found)
+    return frozenset(one.run_id for one in _steps_back(root))
+
+
+def _steps_back(root: Path) -> list[Promotion]:
+    """Return the latest promotion and those that undoing leads to one by one, without models that learnt a document
+    which had to leave."""
+    promotions = history(root)
+    by_number = {one.number: one for one in promotions}
+    certificates = [read_sealed(path, CERTIFICATE_LOST) for path in certificates_under(root)]
+    had_it = {
+        name.partition(" ")[0] for one in certificates for key in ("removed", "shared", "made") for name in one[key]
+    }
+    models = {run["run_id"]: f"train/{path.name}" for run in list_runs(root) if (path := stage_paths(run).get("train"))}
+    found = promotions[-1:]
+    number = found[0].replaced if found else None
+    while number is not None:
+        if models.get(by_number[number].run_id) not in had_it:
+            found.append(by_number[number])
+        number = by_number[number].replaced
+    return found
 
 
 def _check_artifacts_exist(record: RunData, request: str) -> None:

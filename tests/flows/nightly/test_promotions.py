@@ -187,6 +187,29 @@ def test_runs_that_undoing_leads_to_are_needed_and_others_are_not(root: Path) ->
     assert needed_runs(root) == {"a", "c"}
 
 
+def test_undoing_passes_over_models_that_learnt_documents_which_had_to_leave(root: Path) -> None:
+    """`b` is a later night that went on from `a`, from which documents were forgotten; `a2` is the model without."""
+    for name in ("before", "a2"):
+        a_run(root, name)
+    make_current(root, "before", "a", "b", "a2")
+    assert needed_runs(root) == {"before", "a", "b", "a2"}
+    certificate = {"before": "a", "removed": ["train/a", "runs/a/index.html"], "shared": [], "made": ["train/b"]}
+    write_sealed(root / "forgotten" / "a2.json", certificate)
+    assert needed_runs(root) == {"before", "a2"}
+    assert undo(root, "").run_id == "before"
+    with pytest.raises(InputError, match="no model before it"):
+        undo(root, "")
+    make_current(root, "c")
+    assert undo(root, "").run_id == "before"
+
+
+def test_a_model_that_another_run_uses_is_not_restored_after_its_documents_left(root: Path) -> None:
+    make_current(root, "a", "b")
+    write_sealed(root / "forgotten" / "b.json", {"removed": [], "shared": ["train/a (run c)"], "made": []})
+    with pytest.raises(InputError, match="no model before it that had not learnt"):
+        undo(root, "")
+
+
 def test_the_commands_say_promote_and_undo(root: Path) -> None:
     def call(*words: str) -> tuple[int, str]:
         done = CliRunner().invoke(app, [*words, "--root", str(root)])
