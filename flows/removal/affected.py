@@ -253,7 +253,15 @@ def with_files(recipe: Recipe, files: Mapping[str, Collection[str]]) -> Recipe:
 def recipe_without(
     recipe: Recipe, run_id: str, artifacts: Mapping[str, Artifact], leaving: Leaving, request: Request
 ) -> Recipe:
-    """Return the recipe of the run `run_id` without the documents that leave."""
+    """Return the recipe of the run `run_id` without the documents that leave; InputError where the model that its
+    training went on from no longer exists."""
+    base = recipe.train.base_model
+    if base is not None and not base.exists():
+        raise InputError(
+            f"data forget: run {run_id} went on from the model in {base}, which no longer exists, so that its training"
+            f" cannot be repeated. Put the folder back. Where that model had to leave too, take the documents out of"
+            f" their files and make a nightly run anew: `bessemer nightly RECIPE --again {run_id}`"
+        )
     ids = leaving.ids(request)
     changes: dict[str, dict[str, Any]] = {stage: {"keep": run_id} for stage in KEEPING}
     changes["sample"]["exclude_documents"] = tuple(sorted({*recipe.sample.exclude_documents, *ids}))

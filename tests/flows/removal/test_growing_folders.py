@@ -8,7 +8,7 @@ import pytest
 from flows.commands.forgetting import print_plan
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
-from flows.removal.affected import Leaving, Request, find_leaving, with_files
+from flows.removal.affected import Leaving, Request, find_leaving, recipe_without, with_files
 from flows.removal.replay import ReplayPlan, changed_sources
 from flows.runs.model_registry import Promotion
 from flows.runs.record import write_recipe
@@ -72,6 +72,16 @@ def test_the_files_of_a_nightly_run_are_read_again_and_none_that_came_since(reci
     assert with_files(recipe, {}) == recipe
     again = build_sample(RunContext(root, "run"), with_files(recipe, {"notes": read}).sample)
     assert (again.identity, changed_sources(before, again)) == (before.identity, [])
+
+
+def test_a_run_whose_base_model_is_gone_is_refused_and_the_message_says_what_to_do(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    """As that of the night after one from which documents were forgotten."""
+    gone = tmp_path / "artifacts" / "train" / "m1"
+    tonight = recipe.model_copy(update={"train": recipe.train.model_copy(update={"base_model": gone})})
+    with pytest.raises(InputError, match=rf"went on from the model in {gone}, .*`bessemer nightly RECIPE --again n2`"):
+        recipe_without(tonight, "n2", {}, Leaving(("ab" * 16,), ()), Request())
 
 
 def test_a_plan_names_changed_sources_and_the_runs_of_what_was_made(
