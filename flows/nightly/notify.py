@@ -143,12 +143,13 @@ def describe_start(night: Night, needs: Needs) -> str:
 
 
 def describe_blocked(night: Night, why: str) -> str:
-    """Return why the current model stays, and what can be done."""
+    """Return why the current model stays, what can be done, and the warnings of the comparison."""
+    warnings = "".join(f" Warning: {one}." for one in night.warnings)
     return (
         f"nightly: the model of nightly run {night.run_id} was not promoted: {why}. Its weights and scores are kept"
         f" (`bessemer runs compare current {night.run_id}`). The next nightly run continues from the current model"
         f" without these files. `bessemer model promote {night.run_id}` promotes it all the same; `bessemer nightly"
-        f" RECIPE --again {night.run_id}` reads its files again."
+        f" RECIPE --again {night.run_id}` reads its files again.{warnings}"
     )
 
 

@@ -3,13 +3,15 @@
 import socket
 import threading
 from email import message_from_string
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from flows.nightly.config import NotifyConfig, read_notify
-from flows.nightly.notify import notify
+from flows.nightly.history import Night
+from flows.nightly.notify import describe_blocked, message, notify
 from model.errors import RecipeError
 
 MESSAGE = {
@@ -135,3 +137,9 @@ def test_a_password_is_sent_in_tls_alone(mailbox: Any, monkeypatch: pytest.Monke
         (reported,) = notify(NotifyConfig(mail_to=("a@example.org",), mail_server=server), "failed", MESSAGE)
     assert "set notify.mail_starttls = true" in reported
     assert heard == []
+
+
+def test_the_error_and_the_notification_of_a_blocked_promotion_warn_of_small_figures(tmp_path: Path) -> None:
+    night = Night("n1", "foundry", warnings=["1 of 2 figures cannot block a promotion by themselves"])
+    shown = (describe_blocked(night, "worse on notes"), message(night, tmp_path)["text"])
+    assert all("Warning: 1 of 2 figures cannot block a promotion by themselves." in one for one in shown)
