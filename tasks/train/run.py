@@ -28,11 +28,11 @@ from model.checkpoint.run_folder import (
 )
 from model.checksummed_json import write_sealed
 from model.config.network import NetworkConfig
-from model.config.train import TrainerRun, write_run
+from model.config.train import TrainConfig, TrainerRun, write_run
 from model.distributed.messages import Message
 from model.errors import IntegrityError, Paused, RecipeError
 from model.files import link_or_copy
-from model.guard.decisions import ATTEMPTS
+from model.guard.decisions import ATTEMPTS, effective_config, read_decisions
 from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE, RESTARTS_FILE
 from model.launch.supervisor import DIAGNOSIS_SECONDS
 from model.train.reproduction import LOCK, REPRODUCTION
@@ -105,7 +105,7 @@ def train_model(
             log_path=log_path,
             heartbeat=out / HEARTBEAT,
             on_log=listen,
-            hang_seconds=_supervisor_timeout(config),
+            hang_seconds=_supervisor_timeout(effective_config(run, read_decisions(out)).train),
             max_seconds=config.max_seconds,
             stop_seconds=config.stop_seconds,
         )
@@ -113,7 +113,7 @@ def train_model(
             raise pauses[-1]
 
     train()
-    if (out / REPLAY).exists() and _decisions(out / RESULT):
+    if (out / REPLAY).exists() and any(one["by"] == "guard" for one in _decisions(out / RESULT)):
         # The guard may roll back to a checkpoint that only a training from the first step has.
         for name in (RESULT, CHECKPOINTS, ATTEMPTS, REPLAY):
             shutil.rmtree(out / name, ignore_errors=True)
@@ -185,10 +185,10 @@ def _with_vocabulary(model: NetworkConfig, vocab_size: int) -> NetworkConfig:
     return model.model_copy(update={"vocab_size": vocab_size})
 
 
-def _supervisor_timeout(config: TrainStageConfig) -> float:
+def _supervisor_timeout(train: TrainConfig) -> float:
     """Return the seconds without a heartbeat after which the supervisor itself must have failed: longer than it may
     wait for ranks, for diagnostics, and before a restart."""
-    return config.hang_seconds + config.start_seconds + DIAGNOSIS_SECONDS + LONGEST_PAUSE
+    return train.hang_seconds + train.start_seconds + DIAGNOSIS_SECONDS + LONGEST_PAUSE
 
 
 def _publish_result(out: Path, config: TrainStageConfig, workspace: Workspace, on_log: OnLog) -> StageReport:

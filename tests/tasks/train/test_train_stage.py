@@ -11,7 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from model.checkpoint.metrics import MetricsLog
-from model.errors import Infra, InputError, Paused, RecipeError
+from model.errors import Infra, InputError, IntegrityError, Paused, RecipeError
+from model.guard.decisions import Decision
+from model.guard.guard import write_decision
 from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener, RunContext, stage_identity
@@ -20,7 +22,7 @@ from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.train.config import TrainStageConfig
 from tasks.train.launcher import MessageFormatter
-from tasks.train.run import _result, _supervisor_timeout
+from tasks.train.run import _result
 from tasks.train.stage import build_train, train_stage
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
@@ -219,10 +221,11 @@ def test_rollbacks_are_shown_where_the_run_was_started(context, parents, monkeyp
     assert not any("spike" in sentence for _, sentence in shown)
 
 
+@pytest.mark.parametrize(("by", "expected"), [("guard", [True, False]), ("hand", [True])])
 def test_a_replay_that_the_guard_rolled_back_is_trained_anew_though_it_ends_as_a_plain_run(
-    context, parents, monkeypatch
+    by, expected, context, parents, monkeypatch
 ):
-    """As where `data forget` was interrupted, and the run continued without it."""
+    """As where `data forget` was interrupted, and the run continued without it. What a person decided stays."""
     replays: list[bool] = []
 
     def trainer(*arguments: object, heartbeat: Path, **settings: object) -> None:
@@ -231,13 +234,13 @@ def test_a_replay_that_the_guard_rolled_back_is_trained_anew_though_it_ends_as_a
         if len(replays) == 2:
             raise Infra("killed")
         (out / "result").mkdir()
-        (out / "result" / "model.json").write_text('{"decisions": [{"by": "guard"}]}')
+        (out / "result" / "model.json").write_text(f'{{"decisions": [{{"by": "{by}"}}]}}')
 
     monkeypatch.setattr("tasks.train.run.run_trainer", trainer)
     monkeypatch.setattr("tasks.train.run.write_run", lambda path, run: (path.parent / "replay").mkdir())
-    with pytest.raises(Infra):
+    with pytest.raises(Infra if by == "guard" else IntegrityError):  # The second ends at a result without its marker.
         build_train(context, *parents, CONFIG, lambda message: None)
-    assert replays == [True, False]
+    assert replays == expected
 
 
 def test_steps_that_fewer_ranks_computed_make_the_model_inexact_unless_its_numerics_are_portable():
@@ -250,9 +253,27 @@ def test_steps_that_fewer_ranks_computed_make_the_model_inexact_unless_its_numer
     assert _result(journal.tables(), [], portable).exact is True
 
 
-def test_the_supervisor_is_given_longer_than_it_gives_the_ranks():
+def test_the_supervisor_is_given_longer_than_it_gives_the_ranks_by_the_settings_of_the_training(
+    context, parents, monkeypatch
+):
+    """A person has raised `hang_seconds` of the training before it is continued."""
+    given: list[float] = []
+
+    def trainer(*arguments: object, heartbeat: Path, hang_seconds: float, **others: object) -> None:
+        given.append(hang_seconds)
+        if len(given) == 1:
+            settings = {"train.hang_seconds": 9e3}
+            raised = Decision(attempt=1, by="hand", cause="", onset=0, step=0, to_step=0, settings=settings)
+            write_decision(heartbeat.parent, raised, MetricsLog())
+        raise Infra("killed")
+
+    monkeypatch.setattr("tasks.train.run.run_trainer", trainer)
     config = CONFIG.model_copy(update={"hang_seconds": 10.0, "start_seconds": 100.0})
-    assert _supervisor_timeout(config) > 110 + LONGEST_PAUSE
+    for _ in range(2):
+        with pytest.raises(Infra):
+            build_train(context, *parents, config, lambda message: None)
+    assert given[0] > 110 + LONGEST_PAUSE
+    assert given[1] - given[0] == 9e3 - 10
     assert config.trainer_config().hang_seconds == 10
 
 
