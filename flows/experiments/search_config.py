@@ -7,8 +7,8 @@ trials = 20
 "train.schedule.peak_lr" = { low = 1e-5, high = 1e-1, log = true }
 "train.batch_rows" = { choices = [8, 16, 32] }
 
-`check_space` checks that the recipe accepts every value, and `rungs_of` whether trials can be compared before their
-end.
+`recipes_of_space` checks that the recipe accepts every value, and `rungs_of` whether trials can be compared before
+their end.
 """
 
 import tomllib
@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from flows.experiments.studies import Value, read_config
-from flows.recipe.load import apply_setting
+from flows.recipe.load import apply_setting, names_of
 from flows.recipe.resolve import SHARED_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import DATA_STAGES
@@ -157,15 +157,19 @@ LOSS_CHANGING_KEYS = {
 """Settings under which the same network has another training loss, and why."""
 
 
-def check_space(config: SearchConfig, recipe_with: RecipeWith) -> None:
-    """Raise RecipeError where the recipe refuses a value of the space, or where a key has no effect on the result."""
-    for key, axis in config.space.items():
-        made = [recipe_with({key: value}).identity_params() for value in _corners(axis)]
-        if all(one == made[0] for one in made):
+def recipes_of_space(space: Space, recipe_with: RecipeWith) -> dict[str, list[Recipe]]:
+    """Return by key the recipes by which all of its values are checked.
+
+    Raises RecipeError where the recipe refuses a value, or where a key has no effect on the result.
+    """
+    recipes = {key: [recipe_with({key: value}) for value in _corners(axis)] for key, axis in space.items()}
+    for key, made in recipes.items():
+        if all(one.identity_params() == made[0].identity_params() for one in made[1:]):
             raise RecipeError(
                 f"search.space.{key}: has no effect on the result, so all its values are the same trial. Take it out of"
                 f" the space"
             )
+    return recipes
 
 
 def _corners(axis: Range | Choices) -> tuple[Value, ...]:
@@ -173,9 +177,10 @@ def _corners(axis: Range | Choices) -> tuple[Value, ...]:
     return axis.choices if isinstance(axis, Choices) else (axis.low, axis.high)
 
 
-def rungs_of(config: SearchConfig, recipe_with: RecipeWith, base: Recipe) -> int:
-    """Return the number of rungs; RecipeError where some are configured at which trials could not be compared."""
-    incomparable = _incomparable(config.space, recipe_with, base)
+def rungs_of(config: SearchConfig, recipes: Mapping[str, list[Recipe]], base: Recipe) -> int:
+    """Return the number of rungs, by the `recipes_of_space`; RecipeError where some are configured at which trials
+    could not be compared."""
+    incomparable = _incomparable(recipes, base)
     if config.rungs is None:
         return 1 if incomparable else DEFAULT_RUNGS
     if config.rungs > 1 and incomparable:
@@ -188,12 +193,11 @@ def rungs_of(config: SearchConfig, recipe_with: RecipeWith, base: Recipe) -> int
     return config.rungs
 
 
-def _incomparable(space: Space, recipe_with: RecipeWith, base: Recipe) -> dict[str, str]:
+def _incomparable(recipes: Mapping[str, list[Recipe]], base: Recipe) -> dict[str, str]:
     """Return the keys under which training losses cannot be compared, and why."""
-    found = {key: why for key, why in LOSS_CHANGING_KEYS.items() if key in space}
-    for key, axis in space.items():
-        recipes = [recipe_with({key: value}) for value in _corners(axis)]
-        if any(_data_of(recipe) != _data_of(base) for recipe in recipes):
+    found = {key: why for key, why in LOSS_CHANGING_KEYS.items() if key in recipes}
+    for key, made in recipes.items():
+        if any(_data_of(recipe) != _data_of(base) for recipe in made):
             found[key] = "trials read other text, or other tokens of it"
     return found
 
@@ -210,8 +214,9 @@ def own_settings(space: Space, base: Recipe, path: Path, settings: Sequence[str]
         apply_setting(written, setting)
     found: dict[str, Value] = {}
     for key in space:
+        names = names_of(key)
         # Shared keys of a recipe are in no stage under that name.
-        value = _at(written if key.partition(".")[0] in SHARED_KEYS else complete, key.split("."))
+        value = _at(written if names[0] in SHARED_KEYS else complete, names)
         if isinstance(value, bool | int | float | str):
             found[key] = value
     return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.experiments.samplers import next_promotion, rung_shares, suggest
-from flows.experiments.search_config import SearchConfig, check_space, own_settings, rungs_of
+from flows.experiments.search_config import SearchConfig, own_settings, recipes_of_space, rungs_of
 from flows.experiments.studies import Value, study_name
 from flows.experiments.trial_log import Sampler, Trial, TrialLog
 from flows.experiments.trials import as_setting
@@ -46,8 +46,8 @@ class Study:
     def __init__(self, request: StudyRequest, config: SearchConfig, root: Path) -> None:
         self.request, self.config, self.root = request, config, root
         self.base = load_recipe(request.recipe, root, request.settings, request.limit)
-        check_space(config, self.recipe_with)
-        self.shares = rung_shares(rungs_of(config, self.recipe_with, self.base), config.eta)
+        recipes = recipes_of_space(config.space, self.recipe_with)
+        self.shares = rung_shares(rungs_of(config, recipes, self.base), config.eta)
         self.name = config.name or study_name(self.base.name)
         self.folder = root / SEARCHES / self.name
         self._check_definition()

@@ -246,7 +246,7 @@ def apply_setting(raw: dict[str, Any], setting: str) -> None:
     """Write `a.b.c=value` into the values of a recipe file; `sources.NAME.key` finds the source by its name, in quotes
     where that has dots, and `scale=NAME` writes all sizes of the table `[scales.NAME]`."""
     path, value = parse_setting(setting)
-    keys = [quoted or plain for quoted, plain in _KEYS.findall(path)]
+    keys = names_of(path)
     if keys == [SCALE]:
         for size, amount in apply_scale(raw, str(value)).items():
             _write(raw, size.split("."), amount, setting)
@@ -255,6 +255,11 @@ def apply_setting(raw: dict[str, Any], setting: str) -> None:
 
 
 _KEYS = re.compile(r'"([^"]+)"|([^.]+)')
+
+
+def names_of(key: str) -> list[str]:
+    """Return the parts of a setting's key; those with dots are in quotes there."""
+    return [quoted or plain for quoted, plain in _KEYS.findall(key)]
 
 
 def quoted(name: str) -> str:

@@ -9,6 +9,7 @@ from flows.experiments.search_config import SearchConfig, read_search
 from flows.experiments.studies import study_name
 from flows.experiments.study import Study, StudyRequest, add_manual_trial, reopen
 from flows.recipe.load import load_recipe, parse_setting
+from flows.recipe.schema import Recipe
 from model.errors import InputError, RecipeError
 
 LR = '"train.schedule.peak_lr" = { low = 1e-4, high = 1e-1, log = true }'
@@ -37,6 +38,26 @@ def test_the_first_trial_has_the_recipes_own_value_as_set_gave_it(write, tmp_pat
         root = tmp_path / str(own)
         trial, _ = Study(StudyRequest(path, settings), read_search(path, None, None, None), root).next_segment(()) or ()
         assert (trial.origin, trial.settings) == ("recipe", {"budget_tokens": own})
+
+
+def test_the_recipes_own_value_of_a_source_whose_name_has_dots_is_found(write, tmp_path: Path) -> None:
+    path = write("'sources.\"old.notes\".weight' = { low = 1.0, high = 9.0 }")
+    text = path.read_text().replace('name = "notes"', 'name = "old.notes"')
+    path.write_text(text.replace("[sample]", "[sample]\nnormalise_weights = true"))
+    trial, _ = study(path, tmp_path).next_segment(()) or pytest.fail("nothing to do")
+    assert trial.settings == {'sources."old.notes".weight': 0.5}
+
+
+def test_a_recipe_is_loaded_once_for_each_value_at_the_ends_of_a_space(write, tmp_path, monkeypatch) -> None:
+    loaded: list[tuple[str, ...]] = []
+
+    def load(path: Path, root: Path, settings: tuple[str, ...], limit: float) -> Recipe:
+        loaded.append(tuple(settings))
+        return load_recipe(path, root, settings, limit)
+
+    monkeypatch.setattr("flows.experiments.study.load_recipe", load)
+    study(write(), tmp_path)
+    assert loaded == [(), ("train.schedule.peak_lr=0.0001",), ("train.schedule.peak_lr=0.1",)]
 
 
 def test_a_run_does_not_mind_what_is_searched(write, foundry: Path, tmp_path: Path) -> None:
