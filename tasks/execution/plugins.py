@@ -167,11 +167,16 @@ def _fingerprint(module: str, folder: Path, name: str, where: str) -> tuple[dict
         try:
             sources[current] = _Source(path, read_bytes(path))
             tree = ast.parse(sources[current].code, filename=str(path))
+            digests[current] = digest_bytes(meaning(tree).encode())
+        except RecursionError as error:
+            raise RecipeError(
+                f"{where}: `{name}`: {path} has an expression of too many parts to be read; write it as a loop or in"
+                f" several statements"
+            ) from error
         except SyntaxError as error:
             raise RecipeError(f"{where}: `{name}`: {path}:{error.lineno or 1}: {error.msg}") from error
         except OSError as error:
             raise RecipeError(f"{where}: `{name}`: {path} cannot be read ({error})") from error
-        digests[current] = digest_bytes(meaning(tree).encode())
         waiting.extend(_imports(tree, current, path, folder, where))
         # Importing `a.b` runs the package `a` first.
         if (package := current.rpartition(".")[0]) and _file_of(package, folder) is not None:

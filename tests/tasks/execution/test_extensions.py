@@ -81,6 +81,8 @@ def test_the_code_behind_them_counts_by_meaning(context, make_documents, folder)
         ("house_fails:f", "ZeroDivisionError"),
         ("house_exits:f", "SystemExit: 3"),
         ("house_zeros:f", "house_zeros.py:1: .*null bytes"),
+        ("house_parsed:f", "house_parsed.py has an expression of too many parts"),
+        ("house_written:f", "house_written.py has an expression of too many parts"),
         ("house_hides:f", "calls `import_module`"),
         ("json:loads", "taken"),
         ("a b:c", "module:function"),
@@ -91,6 +93,8 @@ def test_what_is_wrong_is_reported(folder, name, says):
     (folder / "house_fails.py").write_text("1 / 0\n")
     (folder / "house_exits.py").write_text("raise SystemExit(3)\n")
     (folder / "house_zeros.py").write_bytes(b"\0")
+    (folder / "house_parsed.py").write_text("x = " + "+".join(["1"] * 5000))
+    (folder / "house_written.py").write_text("x = " + "+".join(["1"] * 900))
     (folder / "house_hides.py").write_text("from importlib import import_module\nf = import_module('x').f\n")
     with pytest.raises(RecipeError, match=says):
         load_extension(name, folder, "clean.extensions")
