@@ -21,7 +21,7 @@ from model.checkpoint.run_folder import DESCRIPTION
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST, Manifest, read_manifest
-from tasks.artifacts.published import is_set_aside
+from tasks.artifacts.published import artifacts_under, is_set_aside
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.tables.rows import Survivor
 from tasks.chunk.tombstones import tombstones
@@ -200,11 +200,11 @@ def _made_from(root: Path, artifacts: Mapping[str, Artifact]) -> Iterator[str]:
     model = artifacts["train"]
     identities, descriptions = {model.identity}, {one.digest for one in model.records if one.name == DESCRIPTION}
     left: dict[str, Manifest] = {}
-    for path in sorted(root.glob(f"artifacts/*/*/{MANIFEST}")):
-        place = f"{path.parent.parent.name}/{path.parent.name}"
-        if place.startswith("evaluate/") or is_set_aside(path.parent):
+    for folder in artifacts_under(root):
+        place = f"{folder.parent.name}/{folder.name}"
+        if place.startswith("evaluate/"):
             continue
-        manifest = read_manifest(path.parent)
+        manifest = read_manifest(folder)
         if not place.startswith("dedup/"):
             left[place] = manifest
         elif any(parent["identity"] == artifacts["dedup"].identity for parent in manifest["parents"].values()):
@@ -227,7 +227,7 @@ def _unfinished(root: Path) -> Iterator[str]:
     """Yield the folders of builds that have not ended, and what such builds left in the object store."""
     yield from sorted(f"work/{folder.name}" for folder in (root / "work").glob("*.*"))
     if (store := store_of(root)) is not None:
-        known = [(path.parent.parent.name, path.parent.name) for path in root.glob(f"artifacts/*/*/{MANIFEST}")]
+        known = [(folder.parent.name, folder.name) for folder in artifacts_under(root)]
         for stage, identity in list_leftovers(store, known, time.time()):
             yield f"{stage}/{identity} in {store.address}"
 
@@ -236,7 +236,7 @@ def _set_aside(root: Path, artifacts: Mapping[str, Artifact]) -> Iterator[str]:
     """Yield the artifacts that were set aside, of other identities than the run's own, which are removed with them."""
     own = {artifact.identity for artifact in artifacts.values()}
     for folder in sorted(root.glob("artifacts/*/*")):
-        if is_set_aside(folder) and folder.name.partition(".")[0] not in own:
+        if is_set_aside(folder) and not any(identity in folder.name for identity in own):
             yield f"artifacts/{folder.parent.name}/{folder.name}"
 
 

@@ -18,6 +18,7 @@ from model.checksummed_json import read_sealed, write_sealed
 from model.errors import IntegrityError
 from model.files import sync_directory
 from tasks.artifacts.lease import is_held
+from tasks.artifacts.published import REMOVED_PREFIX
 from tasks.artifacts.remote.artifacts import check_names, manifest_key
 from tasks.artifacts.remote.attach import FOLDER, store_of
 from tasks.artifacts.remote.erasure import erase, present_keys
@@ -35,8 +36,6 @@ from tasks.artifacts.remote.metadata import (
 from tasks.artifacts.remote.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
-
-REMOVED_PREFIX = ".removed-"
 
 
 @dataclass(frozen=True)

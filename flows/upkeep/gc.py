@@ -29,12 +29,11 @@ from flows.runs.record import (
     warn_once,
 )
 from flows.runs.roots import put_record
-from flows.runs.shredding import REMOVED_PREFIX
 from model.checksummed_json import write_sealed
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.lease import LEASE_SECONDS, is_alive, is_held
 from tasks.artifacts.manifest import MANIFEST, read_manifest
-from tasks.artifacts.published import is_set_aside
+from tasks.artifacts.published import REMOVED_PREFIX, artifacts_under
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.leases import held_identities, is_alive_in_store
 
@@ -230,10 +229,7 @@ def _bases(root: Path, run_id: str) -> list[Path]:
 def _stored_artifacts(root: Path) -> list[StoredArtifact]:
     """Return all artifacts that a run could use, from their manifests alone."""
     found: list[StoredArtifact] = []
-    for manifest in root.glob(f"artifacts/*/*/{MANIFEST}"):
-        folder = manifest.parent
-        if is_set_aside(folder) or folder.name.startswith(REMOVED_PREFIX):
-            continue
+    for folder in artifacts_under(root):
         try:
             data = read_manifest(folder)
         except IntegrityError as error:

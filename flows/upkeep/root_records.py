@@ -22,8 +22,8 @@ from model.errors import IntegrityError
 from model.files import sync_directory
 from model.guard.decisions import ATTEMPTS
 from tasks.artifacts.lease import is_alive, problem_of
-from tasks.artifacts.manifest import MANIFEST, Manifest, read_manifest
-from tasks.artifacts.published import is_set_aside
+from tasks.artifacts.manifest import Manifest, read_manifest
+from tasks.artifacts.published import artifacts_under
 from tasks.artifacts.remote.metadata import read_record
 from tasks.artifacts.remote.partial_builds import STAGING
 from tasks.artifacts.workspace import read_record as read_unit
@@ -155,13 +155,12 @@ def rebuild_run_record(folder: Path) -> RunData | None:
     where it built nothing."""
     root, run_id = folder.parent.parent, folder.name
     manifests: dict[tuple[str, str], Manifest] = {}
-    for file in root.glob(f"artifacts/*/*/{MANIFEST}"):
-        if not is_set_aside(file.parent):
-            try:
-                manifest = read_manifest(file.parent)
-            except IntegrityError:
-                continue
-            manifests[manifest["stage"], manifest["identity"]] = manifest
+    for artifact in artifacts_under(root):
+        try:
+            manifest = read_manifest(artifact)
+        except IntegrityError:
+            continue
+        manifests[manifest["stage"], manifest["identity"]] = manifest
     waiting = [place for place, manifest in manifests.items() if manifest["run"] == run_id]
     built, found = set(waiting), dict[str, Manifest]()
     while waiting:

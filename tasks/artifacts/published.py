@@ -14,6 +14,9 @@ from tasks.artifacts.remote.artifacts import fetch_files, fetch_manifest
 from tasks.artifacts.remote.attach import root_of, store_of
 from tasks.artifacts.workspace import FileRecord
 
+REMOVED_PREFIX = ".removed-"
+"""Beginning of the name of a folder that is being removed."""
+
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of the artifact at `path`, fetched from the root's store if it is only there.
@@ -63,8 +66,9 @@ def is_whole(artifact: Path, record: FileRecord) -> bool:
 
 
 def is_set_aside(path: Path) -> bool:
-    """Return whether a folder holds an artifact that no run may use: it conflicts with another, or is damaged."""
-    return ".conflict-" in path.name or ".damaged-" in path.name
+    """Return whether a folder holds an artifact that no run may use: it conflicts with another, is damaged, or is half
+    removed."""
+    return ".conflict-" in path.name or ".damaged-" in path.name or path.name.startswith(REMOVED_PREFIX)
 
 
 def artifacts_under(root: Path, stage: str | None = None) -> list[Path]:

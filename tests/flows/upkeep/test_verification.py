@@ -117,3 +117,10 @@ def test_what_is_set_aside_is_not_used_again(root: Path) -> None:
     (aside,) = set_aside(verify([folder]).damages)
     assert artifacts_under(root, "dedup") == []
     assert Path(aside).exists()
+
+
+def test_what_a_killed_collection_left_half_removed_is_not_used_and_is_no_damage(root: Path) -> None:
+    (folder,) = artifacts_under(root, "dedup")
+    folder.rename(folder.with_name(f".removed-12345678-{folder.name}"))
+    assert artifacts_under(root, "dedup") == []
+    assert verify(artifacts_under(root)).damages == ()
