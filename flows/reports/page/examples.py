@@ -8,7 +8,7 @@ Excerpts are shown without personal data, because pages are shared.
 import heapq
 import re
 from collections import Counter
-from typing import Never, TypedDict
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,9 +49,12 @@ MAX_DOCUMENT_BYTES = 4_000_000_000
 """Bytes of documents up to which documents are looked up: a lookup reads all tables, and may take seconds only."""
 
 
-class RemovedDocument(TypedDict):
-    """A document that a rule dropped or cut."""
+@dataclass(frozen=True)
+class RemovedDocument:
+    """A document that a rule of a stage dropped or cut."""
 
+    stage: str
+    rule: str
     value: float | None
     limit: float | None
     evidence: str
@@ -77,20 +80,24 @@ def removals(artifacts: dict[str, Artifact]) -> Removals:
         parts = {part for rows in chosen.values() for part, _ in rows}
         documents = documents_of(artifacts[parent], ids, ["doc_id", "source", "origin", "text"], parts=parts)
         for (action, rule), rows in sorted(chosen.items()):
-            found[stage, action, rule] = [_removed_document(row, documents.get(row["doc_id"])) for _, row in rows]
+            found[stage, action, rule] = [
+                _removed_document(stage, row, documents.get(row["doc_id"])) for _, row in rows
+            ]
     return found
 
 
-def _removed_document(row: LedgerRow, document: DocumentRow | None) -> RemovedDocument:
-    return {
-        "value": row["value"],
-        "limit": row["limit"],
-        "evidence": describe_evidence(row["evidence"]),
-        "doc_id": row["doc_id"].hex(),
-        "path": f"{document['origin']['path']}, record {document['origin']['record']}" if document else "",
-        "source": document["source"] if document else "",
-        "excerpt": clip(document["text"], EXCERPT_CHARS) if document else "",
-    }
+def _removed_document(stage: str, row: LedgerRow, document: DocumentRow | None) -> RemovedDocument:
+    return RemovedDocument(
+        stage=stage,
+        rule=row["rule"],
+        value=row["value"],
+        limit=row["limit"],
+        evidence=describe_evidence(row["evidence"]),
+        doc_id=row["doc_id"].hex(),
+        path=f"{document['origin']['path']}, record {document['origin']['record']}" if document else "",
+        source=document["source"] if document else "",
+        excerpt=clip(document["text"], EXCERPT_CHARS) if document else "",
+    )
 
 
 class KeptExample(NamedDocument):
@@ -132,7 +139,8 @@ def _chosen_rows(artifact: Artifact) -> dict[tuple[str, str], list[tuple[int, Le
     return {rule: [rows[key] for key in heapq.nsmallest(EXAMPLES_PER_RULE, rows)] for rule, rows in chosen.items()}
 
 
-class LeakedPassage(TypedDict):
+@dataclass(frozen=True)
+class LeakedPassage:
     """A leaked item, with the document's text before, in and after the leak."""
 
     item_id: str
@@ -164,22 +172,23 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[LeakedPass
         document = documents.get(doc_id)
         raw = document["text"].encode() if document else b""
         found.setdefault(row["benchmark"], []).append(
-            {
-                "item_id": row["item_id"],
-                "form": row["form"],
-                "matched": row["matched"],
-                "total": row["total"],
-                "doc_id": doc_id.hex(),
-                "source": document["source"] if document else "",
-                "before": raw[: row["start"]].decode(errors="ignore")[-CONTEXT_CHARS:],
-                "leak": clip(raw[row["start"] : row["end"]].decode(errors="ignore"), EXCERPT_CHARS),
-                "after": raw[row["end"] :].decode(errors="ignore")[:CONTEXT_CHARS],
-            }
+            LeakedPassage(
+                item_id=row["item_id"],
+                form=row["form"],
+                matched=row["matched"],
+                total=row["total"],
+                doc_id=doc_id.hex(),
+                source=document["source"] if document else "",
+                before=raw[: row["start"]].decode(errors="ignore")[-CONTEXT_CHARS:],
+                leak=clip(raw[row["start"] : row["end"]].decode(errors="ignore"), EXCERPT_CHARS),
+                after=raw[row["end"] :].decode(errors="ignore")[:CONTEXT_CHARS],
+            )
         )
     return found
 
 
-class Rejected(TypedDict):
+@dataclass(frozen=True)
+class Rejected:
     """The records that sampling could not read: their number by reason (without numbers), and some of them."""
 
     reasons: list[tuple[str, int]]
@@ -187,10 +196,10 @@ class Rejected(TypedDict):
     count: int
 
 
-def rejected(artifacts: dict[str, Artifact]) -> Rejected | dict[str, Never]:
-    """Return the records that sampling could not read; empty without a sample."""
+def rejected(artifacts: dict[str, Artifact]) -> Rejected | None:
+    """Return the records that sampling could not read; None without a sample."""
     if "sample" not in artifacts:
-        return {}
+        return None
     reasons: Counter[str] = Counter()
     records: list[RejectRow] = []
     for path in artifacts["sample"].files("rejects"):
@@ -198,7 +207,7 @@ def rejected(artifacts: dict[str, Artifact]) -> Rejected | dict[str, Never]:
         reasons.update(NUMBER.sub("…", reason) for reason in table.column("reason").to_pylist())
         first = rows_of(table.slice(0, MAX_REJECTED - len(records)), RejectRow)
         records.extend({**row, "excerpt": clip(row["excerpt"], EXCERPT_CHARS)} for row in first)
-    return {"reasons": reasons.most_common(MAX_REJECTED), "records": records, "count": reasons.total()}
+    return Rejected(reasons.most_common(MAX_REJECTED), records, reasons.total())
 
 
 def clip(text: str, characters: int) -> str:
@@ -222,7 +231,8 @@ def is_too_large(stage: Artifact) -> bool:
     return sum(file.bytes for file in stage.records if file.table == "documents") > MAX_DOCUMENT_BYTES
 
 
-class ShownHistory(TypedDict):
+@dataclass(frozen=True)
+class ShownHistory:
     """What happened to a document, as (stage, words) in the order of the pipeline."""
 
     events: list[tuple[str, str]]
@@ -239,9 +249,6 @@ def document_histories(
     if "sample" not in artifacts or not doc_ids or is_too_large(artifacts["sample"]):
         return {}
     return {
-        life.doc_id: {
-            "events": [(event["stage"], describe_event(event)) for event in life.events],
-            "outcome": life.outcome,
-        }
+        life.doc_id: ShownHistory([(event["stage"], describe_event(event)) for event in life.events], life.outcome)
         for life in histories_of(artifacts, doc_ids, ended=state_of(record) != RUNNING)
     }

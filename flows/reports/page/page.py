@@ -178,7 +178,7 @@ def page_view(record: RunData, run_folder: Path, root: Path, attempt: Attempt) -
         ],
         "pairs": attempt("pairs of duplicates", lambda: duplicate_pairs(artifacts), []),
         "recall": attempt("recall", lambda: recall_table(findings["duplicates"].get("planted", {})), None),
-        "rejected": attempt("rejected records", lambda: rejected(artifacts), {}),
+        "rejected": attempt("rejected records", lambda: rejected(artifacts), None),
         "passages": attempt("leaks", lambda: leaked_passages(artifacts), {}),
         "steps": steps,
         "histories": attempt(
@@ -216,29 +216,18 @@ def _rules(removed: list[RuleLine], examples: Removals) -> dict[str, list[ShownR
     return by_stage
 
 
-class DroppedDocument(RemovedDocument):
-    """A document that a rule of a stage dropped."""
-
-    stage: str
-    rule: str
-
-
-def _one_of_each(examples: Removals) -> list[DroppedDocument]:
+def _one_of_each(examples: Removals) -> list[RemovedDocument]:
     """Return an example of some rules that dropped documents, of different stages first."""
-    firsts: list[DroppedDocument] = [
-        {**rows[0], "stage": stage, "rule": rule}
-        for (stage, action, rule), rows in examples.items()
-        if action == "drop" and rows
-    ]
-    of_stage = {row["stage"]: row for row in reversed(firsts)}
+    firsts = [rows[0] for (_, action, _), rows in examples.items() if action == "drop" and rows]
+    of_stage = {row.stage: row for row in reversed(firsts)}
     ordered = [*of_stage.values(), *(row for row in firsts if row not in of_stage.values())]
     return sorted(ordered[:SHOWN_OPEN], key=firsts.index)
 
 
 def _shown_documents(examples: Removals, steps: list[ShownStep]) -> list[bytes]:
     """Return the ids of the documents that the page shows, each once."""
-    removed = [bytes.fromhex(row["doc_id"]) for rows in examples.values() for row in rows]
-    return list(dict.fromkeys([*removed, *(document["doc_id"] for step in steps for document in step["documents"])]))
+    removed = [bytes.fromhex(row.doc_id) for rows in examples.values() for row in rows]
+    return list(dict.fromkeys([*removed, *(document["doc_id"] for step in steps for document in step.documents)]))
 
 
 def _figures(

@@ -7,7 +7,8 @@ step.
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple, NotRequired, TypedDict
+from dataclasses import dataclass
+from typing import NamedTuple, NotRequired
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +49,8 @@ MAX_DOCUMENTS_PER_STEP = 6
 EXCERPT_CHARS = 140
 
 
-class DuplicatePair(TypedDict):
+@dataclass(frozen=True)
+class DuplicatePair:
     """A removed document and the kept one of a cluster of `documents`; in `parts`, `removed` and `added` text is of one
     of the two, and `omitted` is in place of text that both have."""
 
@@ -90,19 +92,20 @@ def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[DuplicatePair]:
         mine, other = texts.get(row.doc_id), texts.get(bytes.fromhex(row.survivor))
         if mine is not None and other is not None:
             found.append(
-                {
-                    "documents": len(clusters[row.survivor]) + 1,
-                    "rule": row.rule,
-                    "jaccard": row.jaccard,
-                    "removed": named(mine),
-                    "kept": named(other),
-                    "parts": difference(mine["text"], other["text"]),
-                }
+                DuplicatePair(
+                    documents=len(clusters[row.survivor]) + 1,
+                    rule=row.rule,
+                    jaccard=row.jaccard,
+                    removed=named(mine),
+                    kept=named(other),
+                    parts=difference(mine["text"], other["text"]),
+                )
             )
     return found
 
 
-class EditedDocument(TypedDict):
+@dataclass(frozen=True)
+class EditedDocument:
     """A document's text before and after edits, from a little before the first place where they differ."""
 
     rule: str
@@ -137,9 +140,7 @@ def edited_documents(artifacts: dict[str, Artifact]) -> list[EditedDocument]:
         differs = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
         if differs is not None:
             start = old.rfind("\n", 0, max(0, differs - EDIT_CONTEXT)) + 1
-            found.append(
-                {"rule": rule, "source": before[doc_id]["source"], "parts": difference(old[start:], new[start:])}
-            )
+            found.append(EditedDocument(rule, before[doc_id]["source"], difference(old[start:], new[start:])))
     return found
 
 
@@ -194,7 +195,8 @@ class ReadSpan(SpanRow):
     excerpt: NotRequired[str]
 
 
-class ShownStep(TypedDict):
+@dataclass(frozen=True)
+class ShownStep:
     """A training step: its sequences, its events in words, and the longest of the `count` documents that it read."""
 
     step: int
@@ -231,17 +233,17 @@ def shown_steps(artifacts: dict[str, Artifact]) -> list[ShownStep]:
         largest = {part["doc_id"]: part for part in sorted(parts, key=lambda part: part["tok_len"])}
         shown = sorted(tokens, key=lambda doc_id: (-tokens[doc_id], doc_id))[:MAX_DOCUMENTS_PER_STEP]
         found.append(
-            {
-                "step": step,
-                "loss": losses.get(step),
-                "applied": any(entry["applied"] for entry in mine if entry["step"] == step),
-                "rows": len(rows[step]),
-                "happened": happened.get(step, ""),
-                "count": len(tokens),
-                "documents": [{**largest[doc_id], "tokens": tokens[doc_id]} for doc_id in shown],
-            }
+            ShownStep(
+                step=step,
+                loss=losses.get(step),
+                applied=any(entry["applied"] for entry in mine if entry["step"] == step),
+                rows=len(rows[step]),
+                happened=happened.get(step, ""),
+                count=len(tokens),
+                documents=[{**largest[doc_id], "tokens": tokens[doc_id]} for doc_id in shown],
+            )
         )
-    _look_up(artifacts["decontaminate"], [document for step in found for document in step["documents"]])
+    _look_up(artifacts["decontaminate"], [document for step in found for document in step.documents])
     return found
 
 

@@ -20,7 +20,7 @@ from flows.metrics.run_metrics import collect_metrics, describe_base_model
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import chance_of
 from flows.reports.charts.training import training_figure
-from flows.reports.page.examples import SHOWN_OPEN, removals
+from flows.reports.page.examples import SHOWN_OPEN, Removals, RemovedDocument, removals
 from flows.reports.page.page import _one_of_each, write_page
 from flows.reports.page.render import environment, inline_script
 from flows.reports.summary import print_summary
@@ -207,8 +207,8 @@ def test_every_rule_shows_documents_that_it_removed(made_run: Any):
         ("decontaminate", "drop", "too_many_pieces"): 1,
     }
     (example,) = found["dedup", "drop", "exact_duplicate"]
-    assert example["path"] == "web/13.txt, record 0"
-    assert example["excerpt"].startswith("Text 13 of web.")
+    assert example.path == "web/13.txt, record 0"
+    assert example.excerpt.startswith("Text 13 of web.")
 
 
 def test_what_each_rule_of_clean_removed_per_source_is_a_picture_and_a_table(page: Path):
@@ -481,10 +481,13 @@ def test_a_running_run_says_what_is_under_way_and_what_is_to_come(make: Callable
 
 
 def test_of_each_rule_one_dropped_document_is_open_and_of_each_stage_before_a_second():
-    def dropped(stage: str, *rules: str) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
-        return {(stage, "drop", rule): [{"doc_id": rule}, {"doc_id": "another"}] for rule in rules}
+    def row(stage: str, doc_id: str) -> RemovedDocument:
+        return RemovedDocument(stage, "rule", None, None, "", doc_id, path="", source="", excerpt="")
 
-    few = dropped("clean", "a", "b") | dropped("dedup", "c") | {("clean", "edit", "d"): [{"doc_id": "d"}]}
-    assert [row["doc_id"] for row in _one_of_each(few)] == ["a", "b", "c"]
+    def dropped(stage: str, *rules: str) -> Removals:
+        return {(stage, "drop", rule): [row(stage, rule), row(stage, "another")] for rule in rules}
+
+    few = dropped("clean", "a", "b") | dropped("dedup", "c") | {("clean", "edit", "d"): [row("clean", "d")]}
+    assert [row.doc_id for row in _one_of_each(few)] == ["a", "b", "c"]
     many = dropped("clean", *"abcdefgh") | dropped("dedup", "i")
-    assert [row["doc_id"] for row in _one_of_each(many)] == [*"abcdefgh"[: SHOWN_OPEN - 1], "i"]
+    assert [row.doc_id for row in _one_of_each(many)] == [*"abcdefgh"[: SHOWN_OPEN - 1], "i"]

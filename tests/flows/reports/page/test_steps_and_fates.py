@@ -18,18 +18,16 @@ from flows.runs.document_history import histories_of
 
 def test_steps_name_the_documents_that_they_read(made_run: Any) -> None:
     steps = shown_steps(open_artifacts(made_run.record))
-    assert [step["step"] for step in steps] == list(range(10))
+    assert [step.step for step in steps] == list(range(10))
     first, fifth, last = steps[0], steps[5], steps[-1]
     # Rows 0 to 3 are of books 0 to 3; book 0 is held out and has no text there.
-    assert (first["rows"], first["count"], first["loss"]) == (4, 4, 6.0)
-    assert sorted(document["path"] for document in first["documents"]) == ["", *(f"books/{n}.txt" for n in (1, 2, 3))]
-    assert {document["tokens"] for document in first["documents"]} == {16}
-    assert [document["excerpt"] for document in first["documents"] if document["path"] == "books/1.txt"] == [
-        "Text 1 of"
-    ]
-    assert fifth["happened"] == "non-finite step"
+    assert (first.rows, first.count, first.loss) == (4, 4, 6.0)
+    assert sorted(document["path"] for document in first.documents) == ["", *(f"books/{n}.txt" for n in (1, 2, 3))]
+    assert {document["tokens"] for document in first.documents} == {16}
+    assert [document["excerpt"] for document in first.documents if document["path"] == "books/1.txt"] == ["Text 1 of"]
+    assert fifth.happened == "non-finite step"
     # Positions 36 to 39 are rows 36 to 39, of web 6, 7, 0 and 1.
-    assert {document["source"] for document in last["documents"]} == {"web", ""}
+    assert {document["source"] for document in last.documents} == {"web", ""}
 
 
 @given(steps=st.integers(1, 500), happened=st.sets(st.integers(0, 600), max_size=60))
@@ -73,13 +71,13 @@ def test_the_page_says_the_outcome_of_the_documents_that_it_shows(
 
 def test_pairs_of_the_largest_cluster_come_first(made_run: Any) -> None:
     pairs = duplicate_pairs(open_artifacts(made_run.record))
-    assert [(pair["documents"], pair["removed"]["path"], pair["kept"]["path"]) for pair in pairs] == [
+    assert [(pair.documents, pair.removed["path"], pair.kept["path"]) for pair in pairs] == [
         (4, "web/10.txt", "web/2.txt"),
         (2, "web/12.txt", "books/3.txt"),
     ]
-    kinds = [kind for kind, _ in pairs[0]["parts"]]
-    assert (REMOVED, "10") in pairs[0]["parts"]
-    assert (ADDED, "2") in pairs[0]["parts"]
+    kinds = [kind for kind, _ in pairs[0].parts]
+    assert (REMOVED, "10") in pairs[0].parts
+    assert (ADDED, "2") in pairs[0].parts
     assert set(kinds) <= {SAME, OMITTED, REMOVED, ADDED}
 
 

@@ -227,8 +227,8 @@ def test_edits_are_shown_as_differences_without_personal_data(tmp_path: Path, mo
 
     monkeypatch.setattr(sections, "documents_of", documents_of)
     (shown,) = sections.edited_documents({"sample": Part("sample"), "clean": Part("clean")})  # pyright: ignore[reportArgumentType]
-    assert shown["rule"] == "mojibake"
-    assert ("removed", "Ã¼ber") in shown["parts"]
-    assert ("added", "über") in shown["parts"]
-    assert "smith" not in str(shown["parts"])
-    assert "First line" not in str(shown["parts"]), "it begins a little before the difference"
+    assert shown.rule == "mojibake"
+    assert ("removed", "Ã¼ber") in shown.parts
+    assert ("added", "über") in shown.parts
+    assert "smith" not in str(shown.parts)
+    assert "First line" not in str(shown.parts), "it begins a little before the difference"
