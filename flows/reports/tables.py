@@ -100,13 +100,13 @@ def scores_table(scores: Sequence[ScoreRow], gaps: Sequence[GapRow] = ()) -> Tab
     """Return the main metric of each benchmark and number of shots, on all, clean and leaked items, and chance."""
     rows = [
         (
-            f"{found['task']}, {format_shots(line['shots'])}",
-            found["metric"],
-            *(_score(line["cells"].get(subset)) for subset in ("all", "clean", "leaked")),
-            None if (chance := chance_of(line["cells"].values())) is None else f"{100 * chance:.1f}",
+            f"{found.task}, {format_shots(line.shots)}",
+            found.metric,
+            *(_score(line.cells.get(subset)) for subset in ("all", "clean", "leaked")),
+            None if (chance := chance_of(line.cells.values())) is None else f"{100 * chance:.1f}",
         )
         for found in score_tables(scores, gaps)
-        for line in found["lines"]
+        for line in found.lines
     ]
     columns = ("benchmark", "metric", "all items", "clean", "leaked", "chance")
     title = (

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TypedDict
+from dataclasses import dataclass
 
 from flows.metrics.formatting import format_shots, plot_text
 from flows.metrics.lines import BitsLine, Duplicates, Metrics
@@ -173,7 +173,8 @@ def main_metric(rows: Sequence[ScoreRow]) -> str | None:
     return next((metric for found in (measured, present) for metric in MAIN_METRICS if metric in found), None)
 
 
-class ScoreTableLine(TypedDict):
+@dataclass(frozen=True)
+class ScoreTableLine:
     """The main metric at a number of shots: a cell for each subset, and the contamination gap."""
 
     shots: int
@@ -181,7 +182,8 @@ class ScoreTableLine(TypedDict):
     gap: GapRow | None
 
 
-class ScoreTable(TypedDict):
+@dataclass(frozen=True)
+class ScoreTable:
     """A benchmark: its main metric by number of shots, and the rows of all other metrics."""
 
     task: str
@@ -202,8 +204,8 @@ def score_tables(rows: Iterable[ScoreRow], gaps: Iterable[GapRow]) -> list[Score
         lines: list[ScoreTableLine] = []
         for shots in sorted({row["shots"] for row in main}):
             cells = {row["subset"]: row for row in main if row["shots"] == shots}
-            lines.append({"shots": shots, "cells": cells, "gap": tested.get((task, metric or "", shots))})
+            lines.append(ScoreTableLine(shots, cells, tested.get((task, metric or "", shots))))
         notes = list(dict.fromkeys(f"{format_shots(r['shots'])}: {r['note']}" for r in main if r["note"]))
         others = [row for row in mine if row["metric"] != metric]
-        tables.append({"task": task, "metric": metric, "lines": lines, "notes": notes, "others": others})
+        tables.append(ScoreTable(task, metric, lines, notes, others))
     return tables

@@ -154,16 +154,16 @@ def test_a_gap_between_leaked_and_clean_items_is_beside_its_scores() -> None:
     row = {"task": "t", "metric": "acc", "n": 100, "note": "", "stderr": 0.03, "subset": "all", "value": 0.5}
     gap = {"task": "t", "metric": "acc", "shots": 1, "difference": 0.1, "stderr": 0.04, "p": 0.02}
     (table,) = score_tables([{**row, "shots": 0}, {**row, "shots": 1}], [gap])
-    assert [line["gap"] for line in table["lines"]] == [None, gap]
+    assert [line.gap for line in table.lines] == [None, gap]
 
 
 def test_a_benchmark_without_right_answers_has_no_main_metric() -> None:
     row = {"task": "t", "shots": 0, "n": 9, "note": "", "stderr": None, "subset": "all"}
     (table,) = score_tables([{**row, "metric": "chrf", "value": 20.0}], [])
-    assert (table["metric"], table["lines"], len(table["others"])) == (None, [], 1)
+    assert (table.metric, table.lines, len(table.others)) == (None, [], 1)
     assert scores_figure([{**row, "metric": "chrf", "value": 20.0}]) is None
     (table,) = score_tables([{**row, "metric": "acc", "value": None}, {**row, "metric": "exact", "value": 0.5}], [])
-    assert table["metric"] == "exact", "it has a value"
+    assert table.metric == "exact", "it has a value"
 
 
 def test_scores_of_all_benchmarks_are_one_picture(made_run: Any) -> None:
