@@ -83,10 +83,11 @@ def history(
     as_json: Json = False,
 ) -> None:
     """Show a document's history: its file and record, and the steps that trained on it or the rule that removed it."""
-    from flows.runs.document_history import explain_unsampled, histories_of, listed_files
+    from flows.runs.document_history import histories_of
     from flows.runs.lineage import open_run, run_artifacts, run_that_trained
     from flows.runs.record import RUNNING, state_of
     from flows.runs.run_documents import documents_by_file, find_documents, rejects_of
+    from flows.runs.unsampled_files import explain_unsampled, listed_files
     from model.data.without_pandas import leave_out_pandas
     from model.errors import InputError
 

@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 
 from flows.metrics.formatting import UNKNOWN_LANGUAGE, format_share, format_shots
 from flows.metrics.lines import BitsLine, HeldoutLine
-from flows.runs.document_history import sample_parts
-from flows.runs.run_documents import parts_of
+from flows.runs.run_documents import parts_of, sample_parts
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.rows import ScoreRow, Survivor

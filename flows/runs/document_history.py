@@ -1,32 +1,25 @@
 """The history of documents in a run: from file and record to the steps that trained on them, or the rule that removed
 them.
 
-`histories_of` joins the tables of all stages for documents, and `describe_event` puts one event into words.
-`listed_files` and `explain_unsampled` answer for files that left no document. All read existing artifacts only.
+`histories_of` joins the tables of all stages for documents, and `describe_event` puts one event into words. Existing
+artifacts are read only; `flows.runs.unsampled_files` answers for files that left no document.
 """
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, TypeVar, cast
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 
 from flows.runs.lineage import need_stage
-from flows.runs.record import recipe_of
 from flows.runs.run_documents import EXCERPT_CHARS, documents_of, rows_at, text_kinds
 from model.checkpoint.metrics import final_steps
-from model.errors import InputError, RecipeError
-from tasks.artifacts.artifact import Artifact, manifest_of
-from tasks.artifacts.results import SampleResult
-from tasks.artifacts.reuse import OF_A_SOURCE
+from model.errors import InputError
+from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.rows import DocumentRow, LeakRow, LedgerRow, SpanRow, Survivor
-
-if TYPE_CHECKING:
-    from tasks.sample.discovery import InputFile, SourceFiles
 
 IN_PROGRESS = "in progress"
 
@@ -291,97 +284,6 @@ def _ledger_event(stage: str, entry: LedgerRow) -> LedgerEvent:
         except json.JSONDecodeError:
             event["evidence"] = entry["evidence"]
     return event
-
-
-MAX_FILES = 20
-
-
-@dataclass(frozen=True)
-class ListedFile:
-    """A file that a source of a run has now."""
-
-    file: "InputFile"
-    was_read: bool | None
-    """Whether the run read it with its present content; None where other files of the source have changed, too."""
-
-
-def listed_files(root: Path, run_id: str, wanted: str, sample: Artifact) -> list[ListedFile]:
-    """Return the files of the run's sources whose path, here or within the source, contains `wanted`; 20 at most.
-
-    The folders are listed again as the run's recipe names them, so files that were deleted since are not found.
-    """
-    from tasks.common.digests import INPUTS
-    from tasks.sample.discovery import find_files  # Loads the configuration of the stage.
-    from tasks.sample.stage import digested
-
-    recipe, read = recipe_of(root / "runs" / run_id), manifest_of(sample)["identity_parts"]["parents"]
-    found: list[ListedFile] = []
-    for source in recipe.sample.sources:
-        try:
-            (listing,) = find_files(recipe.sample.model_copy(update={"sources": (source,)}))
-            if any(_is_named(file, wanted) for file in listing.files):
-                (listing,) = digested([listing], root / INPUTS)
-                found += _compared(listing, wanted, read.get(f"{OF_A_SOURCE}{source.name}"))
-        except (InputError, RecipeError):
-            continue  # Its folder was deleted, and nothing is known of its files.
-    return found[:MAX_FILES]
-
-
-def _is_named(file: "InputFile", wanted: str) -> bool:
-    return wanted in file.relative or wanted in str(file.path)
-
-
-def _compared(listing: "SourceFiles", wanted: str, read: str | None) -> list[ListedFile]:
-    """Return the wanted files of a source, compared with the digest of all files that the run read of it."""
-    from tasks.common.digests import combined_digest
-    from tasks.sample.stage import file_digests
-
-    files = [file for file in listing.files if _is_named(file, wanted)]
-    digests = file_digests([listing])[listing.source.name]
-
-    def was_read_without(names: set[str]) -> bool:
-        return combined_digest(one for one in digests if one[0] not in names) == read
-
-    if was_read_without(set()):
-        return [ListedFile(file, was_read=True) for file in files]
-    if was_read_without({file.relative for file in files}):
-        return [ListedFile(file, was_read=False) for file in files]
-    return [ListedFile(file, was_read=False if was_read_without({file.relative}) else None) for file in files]
-
-
-LEFT_OUT = ", or sample.exclude_documents leaves its records out"
-
-
-def explain_unsampled(listed: ListedFile, sample: Artifact) -> str:
-    """Return a sentence on why a listed file left no document and no reject."""
-    file = listed.file
-    rate = SampleResult.of(sample.report).mixture_plan[file.source]["rate"]
-    where = f"{file.source}: {file.relative}"
-    if listed.was_read is False:
-        return f"{where}: not read: it was not there, or could not be opened, when this run read `{file.source}`"
-    if listed.was_read is None:
-        return (
-            f"{where}: no document and no reject; files of `{file.source}` have changed since this run read them, so"
-            f" this one may not have been there, or have had other content"
-        )
-    if file.size == 0:
-        return f"{where}: an empty file, which holds no record"
-    if rate < 1:
-        return (
-            f"{where}: read and not selected; of the records of `{file.source}` sampling kept {rate:.1%}, chosen by the"
-            f" hash of their ids, since its share of the mixture or the run's --limit asks for no more"
-        )
-    left_out = manifest_of(sample)["identity_parts"]["params"].get("exclude_documents")
-    return f"{where}: read, and it holds no record with a text{LEFT_OUT if left_out else ''}"
-
-
-MAX_PARTS = 8
-
-
-def sample_parts(files: list[Path]) -> Iterator[tuple[int, Path]]:
-    """Yield at most MAX_PARTS of the files, evenly spread, with their index."""
-    step = max(1, -(-len(files) // MAX_PARTS))
-    yield from ((index, files[index]) for index in range(0, len(files), step))
 
 
 MAX_STEPS = 12

@@ -6,6 +6,7 @@ text of each: as clean recorded it, or for dropped documents as it recognises it
 
 import os
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from tasks.clean.config import CleanConfig
 
 EXCERPT_CHARS = 160
+
+MAX_PARTS = 8
+"""Files of a table that a sample of it is read from."""
 
 
 def as_stored(path: str) -> str:
@@ -274,3 +278,9 @@ def recognised(config: "CleanConfig", document: DocumentRow) -> "DocumentBatch":
     (batch,) = iter_batches(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)
     recognise_batch(batch, np.zeros(1, np.int64), config)
     return batch
+
+
+def sample_parts(files: list[Path]) -> Iterator[tuple[int, Path]]:
+    """Yield at most MAX_PARTS of the files, evenly spread, with their index."""
+    step = max(1, -(-len(files) // MAX_PARTS))
+    yield from ((index, files[index]) for index in range(0, len(files), step))

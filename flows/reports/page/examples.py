@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.metrics.formatting import describe_evidence
-from flows.runs.document_history import describe_event, histories_of, sample_parts
+from flows.runs.document_history import describe_event, histories_of
 from flows.runs.record import RUNNING, RunData, state_of
-from flows.runs.run_documents import NamedDocument, documents_of, named
+from flows.runs.run_documents import NamedDocument, documents_of, named, sample_parts
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.rows import DocumentRow, LeakRow, LedgerRow, RejectRow, rows_of

@@ -18,8 +18,7 @@ from flows.metrics.text_diff import SAME, WORD, Segments, inline_difference
 from flows.reports.charts.figure import thin
 from flows.reports.charts.training import KINDS
 from flows.reports.page.examples import SHOWN_OPEN, clip, is_too_large, masked
-from flows.runs.document_history import sample_parts
-from flows.runs.run_documents import NamedDocument, documents_of, named, rows_at, rows_read
+from flows.runs.run_documents import NamedDocument, documents_of, named, rows_at, rows_read, sample_parts
 from model.checkpoint.metrics import final_rows, final_steps
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table

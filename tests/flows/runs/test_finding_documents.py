@@ -7,8 +7,8 @@ import pytest
 
 from flows.recipe.load import load_recipe
 from flows.removal.affected import Request, requested_ids
-from flows.runs.document_history import ListedFile, explain_unsampled
 from flows.runs.run_documents import find_documents, rejects_of
+from flows.runs.unsampled_files import ListedFile, explain_unsampled
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
