@@ -12,9 +12,9 @@ from typing import TypedDict, TypeVar
 
 from pydantic import ValidationError
 
+from flows.recipe.checks import table_at
 from flows.recipe.errors import format_config_errors
 from flows.recipe.load import apply_setting, read_toml
-from flows.recipe.resolve import table_at
 from flows.reports.document import Document
 from model.checksummed_json import write_sealed
 from model.errors import RecipeError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.recipe.stages import STAGES
 from model.errors import RecipeError
@@ -133,3 +133,10 @@ def _check_schedule(recipe: Recipe, origin: str) -> None:
         TrainingSchedule(recipe.train, positions, recipe.train.model.context)
     except RecipeError as error:
         raise RecipeError(f"{origin}: {error}") from error
+
+
+def table_at(found: Any, place: str, origin: str) -> dict[str, Any]:
+    """Return what was found at a place; RecipeError where it is no table."""
+    if not isinstance(found, dict):
+        raise RecipeError(f"{origin}: {place} is {found!r}, and must be a table of settings")
+    return found

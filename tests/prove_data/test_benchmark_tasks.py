@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.recipe.resolve import read_task, shipped_tasks
+from flows.recipe.benchmark_tasks import read_task, shipped_tasks
 from tasks.decontaminate.benchmarks import Item, items_table, read_items
 from tasks.decontaminate.config import Benchmark
 from tasks.evaluate.benchmarks.items import items_of

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from flows.recipe.benchmark_tasks import read_task, shipped_tasks, split_benchmarks
 from flows.recipe.load import load_recipe
-from flows.recipe.resolve import read_task, shipped_tasks, split_benchmarks
 from model.errors import RecipeError
 from tasks.decontaminate.benchmarks import Item, read_items
 from tasks.decontaminate.config import Benchmark

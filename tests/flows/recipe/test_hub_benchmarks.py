@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from flows.recipe.benchmark_tasks import shipped_tasks
 from flows.recipe.hub_benchmarks import BENCHMARKS
 from flows.recipe.load import load_recipe
-from flows.recipe.resolve import shipped_tasks
 from model.errors import InputError, RecipeError
 from tasks.decontaminate.benchmarks import check_first_items
 
