@@ -238,7 +238,7 @@ def _lost_the_server(error: Exception) -> bool:
 
 def ended(flow: Callable[[], Value]) -> Value:
     """Return the result of a flow. A server that did not hear of its end is a warning: no artifact depends on it."""
-    from flows.runs.record import REPORTED_RESULTS, given
+    from flows.runs.context import REPORTED_RESULTS, given
     from model.errors import BessemerError
 
     ends: list[Any] = []
@@ -267,7 +267,7 @@ def console(stderr: bool = False) -> Any:
 def shown_progress(as_json: bool) -> Iterator[Any]:
     """Show progress bars of what is built within the block, on stderr if stdout has JSON; yield them."""
     from flows.reports.progress import ProgressBars
-    from flows.runs.record import heard_by
+    from flows.runs.context import heard_by
 
     with ProgressBars(console(stderr=as_json)) as bars, heard_by(bars):
         yield bars

@@ -13,9 +13,10 @@ from flows.removal.affected import MOST_NAMED, Leaving, Request
 from flows.removal.carry_out import Pending, finish, note_end
 from flows.removal.certificate import BEYOND_A_STORE, certified
 from flows.removal.replay import ReplayPlan
+from flows.runs.context import REPLAY_OF, given
 from flows.runs.lineage import open_run
 from flows.runs.model_registry import current_promotion
-from flows.runs.record import REPLAY_OF, given, list_runs, stage_paths
+from flows.runs.record import list_runs, stage_paths
 from model.errors import InputError
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.erasure import describe_retention

@@ -289,7 +289,7 @@ def _made(stage: str, root: Path, words: dict[str, Any], inputs: tuple[Any, ...]
         pass
     with shown_progress(as_json=True), prefect_ready(root):
         from flows.models import flow
-        from flows.runs.record import given
+        from flows.runs.context import given
 
         flows = {"finetune": flow.finetune, "export": flow.export}
         with given(flow.PREPARED, inputs):

@@ -118,7 +118,8 @@ def run_recipe(
             open_in_browser(Path(page))
         return record
     from flows.planning.preconditions import CHECKED, check_prerequisites
-    from flows.runs.record import HOUR_PRICE, given, stages_of
+    from flows.runs.context import HOUR_PRICE, given
+    from flows.runs.record import stages_of
 
     # Before the run has an id, so that a refused one leaves no record.
     stages = stages_of(selection)

@@ -32,9 +32,10 @@ from flows.experiments.trials import TrialWatcher, built_stages, run_pipeline
 from flows.metrics.run_metrics import score_rows
 from flows.recipe.load import locate_recipe
 from flows.recipe.schema import Recipe
+from flows.runs.context import CURRENT_LISTENER
 from flows.runs.lifecycle import FlowEnd, end_of_flow
 from flows.runs.lineage import run_artifacts
-from flows.runs.record import CURRENT_LISTENER, PAUSED
+from flows.runs.record import PAUSED
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener

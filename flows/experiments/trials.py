@@ -28,9 +28,10 @@ from flows.models.load import find_model
 from flows.planning.preconditions import start_run
 from flows.recipe.load import apply_setting
 from flows.recipe.schema import Recipe
+from flows.runs.context import CURRENT_LISTENER, heard_by
 from flows.runs.guards import raise_if_interrupted
 from flows.runs.pipeline import run_stages
-from flows.runs.record import CURRENT_LISTENER, RunData, heard_by, new_run_id
+from flows.runs.record import RunData, new_run_id
 from model.checkpoint.metrics import RECENT_SHARE, final_rows
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import BessemerError, Infra

@@ -27,7 +27,8 @@ from flows.reports.charts.figure import thin
 from flows.reports.page.page import address, write_run_page
 from flows.reports.page.render import environment, fill, inline_script
 from flows.reports.run_list import write_run_list
-from flows.runs.record import CURRENT_LISTENER, PAGE, RunData, heard_by
+from flows.runs.context import CURRENT_LISTENER, heard_by
+from flows.runs.record import PAGE, RunData
 from model.distributed.messages import Message, Sample, StepDone
 from model.files import write_atomically
 from tasks.artifacts.artifact import Artifact

@@ -39,7 +39,8 @@ from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed
 
-from flows.runs.record import StageEntry, report_result
+from flows.runs.context import report_result
+from flows.runs.record import StageEntry
 from model.errors import BessemerError, GuardError, Infra
 from model.files import DISK_FULL
 from tasks.artifacts.artifact import Artifact

@@ -9,14 +9,13 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
 from flows.recipe.stages import select_stages
+from flows.runs.context import HOUR_PRICE
 from model.checksummed_json import append_sealed_line, read_sealed, read_sealed_lines, read_sealed_text, write_sealed
 from model.errors import Infra, InputError, IntegrityError, Paused
 from model.files import DISK_FULL
@@ -121,49 +120,6 @@ _TIME = "%Y%m%dT%H%M%SZ"
 
 _OF_TIME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 """Ids that `new_run_id` makes."""
-
-CURRENT_LISTENER: ContextVar[ProgressListener] = ContextVar("ONLOOKER", default=ProgressListener())  # noqa: B039  # a ProgressListener has no state
-"""The listener to the runs of this context; the command sets its progress bars here."""
-
-Value = TypeVar("Value")
-
-
-@contextmanager
-def given(variable: ContextVar[Value], value: Value) -> Iterator[None]:
-    """Set a variable of the context within the block."""
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
-Listener = TypeVar("Listener", bound=ProgressListener)
-
-
-@contextmanager
-def heard_by(listener: Listener) -> Iterator[Listener]:
-    """Have the runs that are started inside this block report to `listener`; yield it."""
-    with given(CURRENT_LISTENER, listener):
-        yield listener
-
-
-HOUR_PRICE: ContextVar[float | None] = ContextVar("HOUR_PRICE", default=None)
-"""Price of an hour of this machine, for the cost on the page; the command sets it here."""
-
-REPLAY_OF: ContextVar[Path | None] = ContextVar("REPLAY_OF", default=None)
-"""The trained model whose checkpoints the run may continue; `bessemer data forget` sets it here."""
-
-REPORTED_RESULTS: ContextVar[list[object] | None] = ContextVar("ENDED", default=None)
-"""Where a flow leaves its result, for a command whose server does not hear of the end."""
-
-
-def report_result(end: object) -> None:
-    """Append the result of a flow, its data or its error, to `REPORTED_RESULTS` where a command set it."""
-    ends = REPORTED_RESULTS.get()
-    if ends is not None:
-        ends.append(end)
-
 
 HISTORY = "history.jsonl"
 """In the folder of all runs: a line for each run that built nothing, with the id of the run whose page it shares."""

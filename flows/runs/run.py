@@ -11,12 +11,11 @@ from prefect.client.schemas.objects import State
 
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, StageLimitReached
+from flows.runs.context import CURRENT_LISTENER, REPLAY_OF
 from flows.runs.guards import check_gate, raise_if_interrupted
 from flows.runs.record import (
-    CURRENT_LISTENER,
     INTERRUPTED,
     PAUSED,
-    REPLAY_OF,
     Asked,
     RunHead,
     RunRecord,

@@ -21,7 +21,7 @@ import pytest
 import typer
 
 from flows.commands.common import ended, handle_errors
-from flows.runs.record import report_result
+from flows.runs.context import report_result
 from flows.service.database import _copy
 from model.errors import GuardError
 from model.files import user_cache
@@ -29,7 +29,7 @@ from model.files import user_cache
 KILLED = """
 import time
 from pathlib import Path
-from flows.runs.record import report_result
+from flows.runs.context import report_result
 from flows.service.local_server import prefect_server
 with prefect_server(Path({root!r})):
     from prefect import flow, task

@@ -24,7 +24,8 @@ RUN_ID = new_run_id()
 BEGUN = """
 import sys, time
 from pathlib import Path
-from flows.runs.record import CURRENT_LISTENER, RunRecord
+from flows.runs.context import CURRENT_LISTENER
+from flows.runs.record import RunRecord
 folder = Path(sys.argv[1])
 record = {"run_id": folder.name, "recipe_name": "r", "root": str(folder.parents[1]), "started": time.time()}
 RunRecord(folder, record, CURRENT_LISTENER.get())
