@@ -16,11 +16,10 @@ from flows.recipe.form import (
     FIRST_STAGE,
     LAST_STAGE,
     Changes,
-    FromStage,
+    OneStage,
     OnlyStage,
     RecipeOrName,
     Share,
-    UntilStage,
     as_settings,
     stage_selection,
 )
@@ -37,8 +36,8 @@ from tasks.prefect_tasks import TASKS
 @flow(name="pretrain", persist_result=False, validate_parameters=True)
 def pretrain(
     recipe: RecipeOrName,
-    from_stage: FromStage = FIRST_STAGE,
-    until: UntilStage = LAST_STAGE,
+    from_stage: OneStage = FIRST_STAGE,
+    until: OneStage = LAST_STAGE,
     only: OnlyStage = EVERY_STAGE,
     force: bool = False,
     limit: Share = 1.0,

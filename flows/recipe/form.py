@@ -234,9 +234,7 @@ FIRST_STAGE, LAST_STAGE = STAGES[0], STAGES[-1]
 EVERY_STAGE = "every stage"
 
 # No null in these either: the form would submit it, and the server would refuse it as no choice.
-FromStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
-
-UntilStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
+OneStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
 
 OnlyStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [EVERY_STAGE, *STAGES]})]
 
