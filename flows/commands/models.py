@@ -463,13 +463,13 @@ def promote(
     """
     from flows.runs.lineage import open_run
     from flows.runs.model_registry import promote as make_current
-    from flows.runs.model_registry import undo as undo_accept
+    from flows.runs.model_registry import undo as undo_promotion
     from model.errors import RecipeError
 
     if undo == bool(run_id):
         raise RecipeError("model promote: name a run, or give --undo; not both")
     if undo:
-        made = undo_accept(root, because)
+        made = undo_promotion(root, because)
     else:
         made = make_current(root, open_run(root, run_id, needs="train"), because or "by hand")
     sentence = f"the current model is that of run {made.run_id} ({made.why})"
@@ -486,14 +486,13 @@ def current(
 
     Commands accept `current` as a RUN; ROOT/current/model is its folder.
     """
-    from flows.runs.model_registry import current_promotion, current_run, point_to_latest
+    from flows.runs.model_registry import current_run, point_to_latest
     from flows.runs.model_registry import history as promotions
 
     current_run(root)
     point_to_latest(root)
     found = promotions(root)
-    latest = current_promotion(root)
-    assert latest is not None, "there is a current run"
+    latest = found[-1]
     if history:
         from flows.nightly.terminal import table_of_promotions
 
