@@ -155,7 +155,7 @@ def export_metrics(
     Loss, learning rate, gradient norms, activation ranges, speed, held-out figures, scores and events. Needs the extra
     `tensorboard` or `wandb`.
     """
-    from flows.metrics.run_metrics import open_artifacts
+    from flows.metrics.stage_lines import open_artifacts
     from flows.reports.trackers import read_training
     from flows.runs.lineage import open_run
     from flows.runs.record import read_recipe

@@ -23,7 +23,8 @@ from tomlkit.container import OutOfOrderTableProxy
 
 from flows.metrics.formatting import format_shots
 from flows.metrics.heldout import HeldOut, held_out
-from flows.metrics.run_metrics import open_artifacts, score_rows
+from flows.metrics.run_metrics import score_rows
+from flows.metrics.stage_lines import open_artifacts
 from flows.models.load import find_model
 from flows.planning.preconditions import start_run
 from flows.recipe.load import apply_setting

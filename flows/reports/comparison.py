@@ -11,7 +11,8 @@ from typing import Any, NotRequired, TypedDict, TypeVar
 from flows.metrics.formatting import shorten
 from flows.metrics.heldout import fair_documents, held_out, is_same_text, mean_of_sources
 from flows.metrics.lines import FunnelLine, Metrics
-from flows.metrics.run_metrics import metrics_of, open_artifacts
+from flows.metrics.run_metrics import metrics_of
+from flows.metrics.stage_lines import open_artifacts
 from flows.metrics.statistics import Z_95
 from flows.recipe.schema import differing_settings
 from flows.recipe.stages import STAGES

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from flows.metrics.formatting import format_shots, plot_text, shorten
-from flows.metrics.run_metrics import open_artifacts
+from flows.metrics.stage_lines import open_artifacts
 from flows.reports.charts.figure import (
     LEGEND,
     Figure,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from flows.metrics.formatting import format_count, format_duration
-from flows.metrics.run_metrics import SKIPPED, TO_COME, UNDER_WAY, asked_stages, stage_result, stages_of
+from flows.metrics.stage_lines import SKIPPED, TO_COME, UNDER_WAY, asked_stages, stage_result, stages_of
 from flows.reports.charts.figure import thin
 from flows.reports.page.page import address, write_run_page
 from flows.reports.page.render import environment, fill, inline_script

@@ -14,7 +14,8 @@ from flows.metrics.accounting import describe_conservation
 from flows.metrics.formatting import format_count, format_duration, format_language, loss_unit
 from flows.metrics.heldout import describe_few_shot_limits, describe_sampled_items, summarize_heldout_metrics
 from flows.metrics.lines import Duplicates, Metrics, RuleLine
-from flows.metrics.run_metrics import SKIPPED, TO_COME, UNDER_WAY, describe_base_model, metrics_of, missing_artifacts
+from flows.metrics.run_metrics import describe_base_model, metrics_of
+from flows.metrics.stage_lines import SKIPPED, TO_COME, UNDER_WAY, missing_artifacts
 from flows.reports import progress
 from flows.reports.tables import funnel_table, scores_table, sources_table
 from flows.reports.verdict import skipped_files, verdict

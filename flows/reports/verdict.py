@@ -11,7 +11,7 @@ from pathlib import Path
 from flows.metrics.formatting import counted, describe_model, format_duration, format_shots, format_time
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.lines import Metrics
-from flows.metrics.run_metrics import asked_stages, missing_artifacts
+from flows.metrics.stage_lines import asked_stages, missing_artifacts
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.scores import chance_of, main_metric
 from flows.runs.guards import describe_gate

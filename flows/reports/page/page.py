@@ -16,7 +16,8 @@ from flows.metrics.accounting import describe_conservation
 from flows.metrics.formatting import format_count, format_duration, loss_unit
 from flows.metrics.heldout import METRICS_BY_NAME, format_heldout_metric, mean_words
 from flows.metrics.lines import BitsLine, Metrics, RuleLine
-from flows.metrics.run_metrics import EMPTY, METRICS_FILE, metric_readers, missing_artifacts, open_artifacts, samples
+from flows.metrics.run_metrics import EMPTY, METRICS_FILE, metric_readers, samples
+from flows.metrics.stage_lines import missing_artifacts, open_artifacts
 from flows.reports.charts.data import PASSED, funnel_figure, leak_figure, lineage_figure, mixture_figure, token_figure
 from flows.reports.charts.figure import Figure
 from flows.reports.charts.heatmap import activations_figure

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pytest
 
 from flows.metrics.accounting import conservation
-from flows.metrics.run_metrics import open_artifacts
+from flows.metrics.stage_lines import open_artifacts
 from flows.runs.lineage import open_run
 from model.digests import digest_bytes
 from tasks.artifacts.artifact import Artifact

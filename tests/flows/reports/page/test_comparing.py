@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.metrics.heldout import HeldOut
-from flows.metrics.run_metrics import open_artifacts
+from flows.metrics.stage_lines import open_artifacts
 from flows.recipe.schema import differing_settings
 from flows.reports import comparison as differing
 from flows.reports import comparison_page

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flows.metrics.accounting import cost, format_energy
-from flows.metrics.run_metrics import open_artifacts
+from flows.metrics.stage_lines import open_artifacts
 from flows.reports.page.page import write_page
 from model.checksummed_json import write_sealed
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from flows.metrics.run_metrics import open_artifacts
+from flows.metrics.stage_lines import open_artifacts
 from flows.reports.prefect.artifacts import run_markdown, stage_markdown
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from flows.metrics.formatting import plot_text
 from flows.metrics.heldout import tokens_per_character
-from flows.metrics.run_metrics import collect_metrics, open_artifacts
+from flows.metrics.run_metrics import collect_metrics
+from flows.metrics.stage_lines import open_artifacts
 from flows.reports.charts.data import (
     SOURCE_PREFIX,
     funnel_figure,

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.metrics.accounting import describe_conservation
-from flows.metrics.run_metrics import collect_metrics, open_artifacts, skipped_steps
+from flows.metrics.run_metrics import collect_metrics, skipped_steps
+from flows.metrics.stage_lines import open_artifacts
 from flows.reports.page.page import write_page
 from tasks.artifacts.manifest import read_manifest, write_manifest
 

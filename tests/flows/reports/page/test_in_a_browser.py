@@ -16,7 +16,7 @@ from flows.experiments import ablation_report
 from flows.experiments import component_ablation as components_report
 from flows.experiments import scaling_law as ladder_report
 from flows.experiments.trials import RunResult
-from flows.metrics.run_metrics import open_artifacts
+from flows.metrics.stage_lines import open_artifacts
 from flows.reports.charts import scores
 from flows.reports.charts.figure import figure
 from flows.reports.live import LivePage, _write_script, begin_page

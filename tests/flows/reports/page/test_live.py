@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.metrics.run_metrics import open_artifacts
+from flows.metrics.stage_lines import open_artifacts
 from flows.reports import live
 from flows.reports.live import Line, LivePage, begin_page, line_chart
 from flows.reports.run_list import write_run_list

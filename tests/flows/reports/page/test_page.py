@@ -195,7 +195,7 @@ def test_the_library_that_draws_is_packed_and_whole(page: Path):
 
 
 def test_every_rule_shows_documents_that_it_removed(made_run: Any):
-    from flows.metrics.run_metrics import open_artifacts
+    from flows.metrics.stage_lines import open_artifacts
 
     found = removals(open_artifacts(made_run.record))
     assert {key: len(rows) for key, rows in found.items()} == {

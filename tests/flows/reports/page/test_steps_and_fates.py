@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.metrics.run_metrics import open_artifacts
+from flows.metrics.stage_lines import open_artifacts
 from flows.metrics.text_diff import ADDED, REMOVED, SAME
 from flows.reports.page.examples import document_histories
 from flows.reports.page.page import write_page
