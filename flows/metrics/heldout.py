@@ -25,6 +25,7 @@ from flows.metrics.lines import BitsLine, HeldoutLine
 from flows.runs.run_documents import parts_of, sample_parts
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.ledger import DROP
 from tasks.artifacts.tables.rows import ScoreRow, Survivor
 
 
@@ -188,8 +189,9 @@ def _trained(decontaminate: Path) -> frozenset[bytes]:
 def _copies(dedup: Path) -> dict[bytes, set[bytes]]:
     """Return, for each document kept in place of copies, the documents that were dropped as its copies."""
     found: dict[bytes, set[bytes]] = defaultdict(set)
-    for part in parts_of(Artifact.open(dedup), "ledger", ["doc_id", "evidence"]):
-        for row in part.to_pylist():
+    for part in parts_of(Artifact.open(dedup), "ledger", ["doc_id", "action", "evidence"]):
+        # A document that lost a passage to another is no copy of it.
+        for row in part.filter(pc.equal(part.column("action"), DROP)).to_pylist():
             if kept := Survivor.of(row["evidence"]):
                 found[bytes.fromhex(kept.survivor)].add(row["doc_id"])
     return dict(found)
