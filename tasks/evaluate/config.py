@@ -104,8 +104,8 @@ class EvaluateConfig(StrictConfig):
     half a minute and 2 GB."""
     earlier: Annotated[tuple[str, ...], RUNTIME, Reach.EARLIER, EXPERT] = ()
     """Earlier runs whose text the model was trained on before: their held-out text is scored too, and an item counts
-    as leaked where it leaked in any of them. A run id, the folder of a decontaminate artifact, or its identity;
-    their contents decide the result."""
+    as leaked where it leaked in any of them, as clean where all searched for it. A run id, the folder of a
+    decontaminate artifact, or its identity; their contents decide the result."""
     gate: GateConfig | None = None
     """The forgetting gate of a GPT that continued from `train.base_model`: by how much bits per byte of text that
     the base knew may rise."""

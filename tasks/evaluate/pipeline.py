@@ -178,7 +178,7 @@ def _score_benchmarks(
         return
     scorer = make_scorer(trained.network, trained.row_format)
     items = decontaminated[-1].table("items")
-    leaks = pa.concat_tables(artifact.table("leaks") for artifact in decontaminated)
+    leaks = [artifact.table("leaks") for artifact in decontaminated]
     for number, benchmark in enumerate(sorted(set(items.column("benchmark").to_pylist())), start=1):
         scores = functools.partial(
             benchmark_scores,

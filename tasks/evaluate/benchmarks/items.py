@@ -104,14 +104,18 @@ def choice_order(item_id: str, choices: int) -> tuple[int, ...]:
     return tuple(sorted(range(choices), key=lambda number: (unit_interval(str(number).encode(), draw), number)))
 
 
-def leak_states(leaks: pa.Table, benchmark: str) -> dict[str, str]:
-    """Return item id -> leaked, clean or unmatchable; one leak makes an item leaked."""
-    states: dict[str, str] = {}
-    mine = leaks.filter(pc.equal(leaks.column("benchmark"), benchmark))
-    for row in mine.select(["item_id", "state"]).to_pylist():
-        if states.get(row["item_id"]) != "leaked":
-            states[row["item_id"]] = row["state"]
-    return states
+def leak_states(runs: Sequence[pa.Table], benchmark: str) -> dict[str, str]:
+    """Return the state of each item by the LEAKS of all runs whose text the model learnt; the items are those of the
+    last run.
+
+    A leak in one run makes an item leaked; it is clean where every run searched for it, else unmatchable.
+    """
+    states: list[dict[str, str]] = []
+    for leaks in runs:
+        mine = leaks.filter(pc.equal(leaks.column("benchmark"), benchmark))
+        states.append(dict(zip(mine.column("item_id").to_pylist(), mine.column("state").to_pylist(), strict=True)))
+    order = ("clean", "unmatchable", "leaked")
+    return {item: max((of_run.get(item, "unmatchable") for of_run in states), key=order.index) for item in states[-1]}
 
 
 def shuffle_items(items: Sequence[Item], benchmark: str, seed: int) -> list[Item]:

@@ -220,14 +220,22 @@ def test_items_are_drawn_by_their_ids_alone():
     assert forward != shuffle_items(items, "bench", 2)
 
 
-def test_one_leak_makes_an_item_leaked():
-    states = ["clean", "leaked", "clean"]
+def leaks_of_a_run(benchmark: str, **states: str) -> pa.Table:
     rows = [
-        {"benchmark": "bench", "item_id": "a", "state": state, "form": "", "matched": 0, "total": 1, "remains": 0}
-        for state in states
+        {"benchmark": benchmark, "item_id": item, "state": state, "form": "", "matched": 0, "total": 1, "remains": 0}
+        for item, state in states.items()
     ]
-    rows.append({**rows[0], "benchmark": "other", "item_id": "b", "state": "leaked"})
-    assert leak_states(pa.Table.from_pylist(rows, schema=LEAKS), "bench") == {"a": "leaked"}
+    return pa.Table.from_pylist(rows, schema=LEAKS)
+
+
+def test_an_item_is_leaked_by_one_run_and_clean_where_every_run_searched_for_it():
+    last = leaks_of_a_run("bench", a="clean", b="clean", c="clean", d="unmatchable")
+    earlier = leaks_of_a_run("bench", a="leaked", b="unmatchable", c="clean", d="clean", gone="leaked")
+    assert leak_states([last], "bench") == {"a": "clean", "b": "clean", "c": "clean", "d": "unmatchable"}
+    expected = {"a": "leaked", "b": "unmatchable", "c": "clean", "d": "unmatchable"}
+    assert leak_states([earlier, last], "bench") == expected
+    other = leaks_of_a_run("other", a="clean", b="leaked", c="clean")
+    assert leak_states([other, last], "bench") == dict.fromkeys("abcd", "unmatchable")
 
 
 def test_an_item_that_shares_thirteen_words_is_no_example():
