@@ -71,7 +71,9 @@ def _into_bucket(
         fields: Any = orjson.loads(line.raw)
     except orjson.JSONDecodeError:
         fields = None
-    if not isinstance(fields, dict):
+    names = (thread.thread_field, thread.id_field, thread.reply_field, thread.author_field)
+    # orjson reads a whole number of more than 64 bits as a float.
+    if not isinstance(fields, dict) or any(isinstance(fields.get(name), float) for name in names):
         fields = json_object(line.number, line.byte, line.raw)
         if isinstance(fields, BadRecord):
             return None if line.torn else fields

@@ -77,6 +77,16 @@ def test_half_of_a_surrogate_pair_is_no_id_and_no_name(tmp_path):
     assert [one.text for one in found[2:]] == ["three"]
 
 
+def test_ids_of_more_than_64_bits_are_ids(tmp_path):
+    first, second = 2**64, 2**64 + 1
+    messages = [message(first, first, None, "one"), message(first, second, first, "two"), message(second, 1, None, "3")]
+    found = read(tmp_path / "a.jsonl", messages, author_field="id")
+    assert [(one.key, one.text) for one in found] == [
+        (str(first), f"{first}: one\n{second}: two"),
+        (str(second), "1: 3"),
+    ]
+
+
 @pytest.mark.parametrize("buckets", [1, 4])
 def test_reading_can_begin_at_any_place(tmp_path, monkeypatch, buckets):
     messages = [message(f"t{number % 40}", f"m{number}", None, f"text {number}") for number in range(200)]
