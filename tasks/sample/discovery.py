@@ -261,7 +261,7 @@ def _matches(pattern: str, skipped: Counter[str]) -> Iterator[str]:
     # A folder is listed once: `glob` would list it again, for half a second in an installation of Python.
     is_named = re.compile(fnmatch.translate(after)).match
     shows_hidden = after.startswith(".")
-    for top in glob.iglob(before) if glob.has_magic(before) else (before,):
+    for top in glob.iglob(before) if glob.has_magic(before) else (before or os.sep,):
         for folder, names in _folders(top, (os.path.realpath(top),), skipped):
             if "/" in after:
                 # `_folders` counts those that cannot be read.

@@ -2,11 +2,13 @@
 
 import os
 import socket
+from collections import Counter
 
 import pytest
 from pydantic import ValidationError
 
 from model.errors import InputError, RecipeError
+from tasks.sample import discovery
 from tasks.sample.config import SampleConfig, Source, Thread
 from tasks.sample.discovery import find_files, guess_format
 
@@ -45,6 +47,10 @@ def test_a_folder_is_read_recursively_and_sorted_without_hidden_or_unknown_files
 def test_a_pattern_is_relative_to_its_fixed_part(tree):
     assert names(f"{tree}/sub/**/*.html") == ["deep/d.html"]
     assert names(f"{tree}/*/c.py") == ["sub/c.py"]
+
+
+def test_a_pattern_may_begin_at_the_root_of_the_file_system():
+    assert os.path.dirname(next(discovery._matches("/**/*", Counter()))) == "/"
 
 
 def test_a_single_file_is_relative_to_its_folder(tree):
