@@ -142,21 +142,18 @@ class _Reader:
             seed = seed64(self.config.seed, "sample", "select", source.name)
             consumed = 0
             for count, found in enumerate(read_records(file, source, place, count_bytes)):
+                text = found.text.encode() if isinstance(found, Record) else b""
+                is_full = text and part.documents.texts and part.text_bytes + len(text) > self.config.part_bytes
+                if is_full or len(part.rejects) >= REJECTS_PER_PART:
+                    yield part.close((index, found.place))
+                    part = _Part((index, found.place))
                 counts = part.report.source(source.name)
                 if isinstance(found, BadRecord):
                     _reject(part, counts, file, found)
                 elif isinstance(found, Skipped):
                     part.skipped[f"{source.name}: {found.what}"] += found.count
                 else:
-                    text = found.text.encode()
-                    if part.documents.texts and part.text_bytes + len(text) > self.config.part_bytes:
-                        yield part.close((index, found.place))
-                        part = _Part((index, found.place))
-                        counts = part.report.source(source.name)
                     self._process(part, counts, source, file, found, text, seed)
-                if len(part.rejects) >= REJECTS_PER_PART:
-                    yield part.close((index, found.place + 1))
-                    part = _Part((index, found.place + 1))
                 if count % _RECORDS_PER_REPORT == 0:
                     self.on_bytes(done + min(consumed, max(0, file.size)))
             place = 0

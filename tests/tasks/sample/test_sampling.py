@@ -185,6 +185,30 @@ def test_a_killed_build_goes_on_to_the_same_bytes(tmp_path, monkeypatch, finishe
     assert again.to_json() == whole.to_json()
 
 
+def test_a_build_killed_behind_a_part_full_of_rejects_counts_none_twice(tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    write_lines(tmp_path / "in" / "a.jsonl", 3)
+    (tmp_path / "in" / "b.jsonl").mkdir()  # fails again whatever the record from which it is read
+    write_lines(tmp_path / "in" / "c.jsonl", 3)
+    monkeypatch.setattr(group_reader, "REJECTS_PER_PART", 1)
+    config = one_source(f"{tmp_path}/in/*", max_reject_share=0.5)
+    _, undisturbed = run(config, tmp_path / "undisturbed")
+    write_part = group_reader._write_part
+
+    def die_after_one(workspace, group, number, part):
+        if number == 1:
+            raise KeyboardInterrupt
+        return write_part(workspace, group, number, part)
+
+    monkeypatch.setattr(group_reader, "_write_part", die_after_one)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "killed")
+    monkeypatch.setattr(group_reader, "_write_part", write_part)
+    resumed, workspace = run(config, tmp_path / "killed")
+    assert resumed.source("s").rejected == 1
+    assert digests(workspace) == digests(undisturbed)
+
+
 def test_a_double_id_is_rejected_with_its_place(tmp_path):
     path = tmp_path / "a.jsonl"
     write_lines(path, 200)
