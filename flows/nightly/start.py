@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.nightly.finish import end, notify_start_failures, record_failures
-from flows.nightly.history import INTERRUPTED, PROMOTED, UNDER_WAY, Night, list_nights, new_files, taken_files
+from flows.nightly.history import INTERRUPTED, PROMOTED, UNDER_WAY, Files, Night, list_nights, new_files, taken_files
 from flows.nightly.recipe import Base, RawRecipe, base_of, read_raw
 from flows.planning.preconditions import find_source_files
 from flows.recipe.schema import Recipe
@@ -17,10 +17,13 @@ from model.errors import Infra, InputError
 from tasks.artifacts.lease import LEASE_SECONDS, build_lease, ignore
 from tasks.artifacts.remote.mirror import RemoteMirror
 from tasks.common.digests import INPUTS
-from tasks.sample.discovery import SourceFiles
+from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.stage import digested, file_digests
 
 Say = Callable[[str], None]
+
+BLANK_BYTES = 1 << 16
+"""Larger files are not searched for text."""
 
 
 @dataclass
@@ -122,15 +125,29 @@ def find_new_data(raw: RawRecipe, again: Sequence[str] = (), say: Say = ignore) 
         night.base, night.chain = base.run_id, base.chain
     again = [_named_night(name, nights, base) for name in again]
     with record_failures(raw, night):
-        found = file_digests(_without_empty_files(digested(find_source_files(whole), root / INPUTS)))
-    night.files = new_files({source: dict(files) for source, files in found.items()}, taken_files(nights, again))
+        listings = digested(find_source_files(whole), root / INPUTS)
+        found = {source: dict(files) for source, files in file_digests(listings).items()}
+        night.files = _without_blank_files(new_files(found, taken_files(nights, again)), listings)
     return NightlyContext(raw, whole, base, night, say=say)
 
 
-def _without_empty_files(listings: Sequence[SourceFiles]) -> list[SourceFiles]:
-    """Return the listings without files of 0 bytes, whose text may still be written: nothing in them is new, and a
-    source whose new files are all empty would end the nightly run."""
-    return [replace(listing, files=[file for file in listing.files if file.size]) for listing in listings]
+def _without_blank_files(new: Files, listings: Sequence[SourceFiles]) -> Files:
+    """Return the new files without those that are empty or hold white space alone, whose text may still be written:
+    nothing in them is new, and a source whose new files are all blank would end the nightly run."""
+    files = (file for listing in listings for file in listing.files if file.relative in new.get(file.source, ()))
+    blank = {(file.source, file.relative) for file in files if _is_blank(file)}
+    left = {
+        source: {path: digest for path, digest in files.items() if (source, path) not in blank}
+        for source, files in new.items()
+    }
+    return {source: files for source, files in left.items() if files}
+
+
+def _is_blank(file: InputFile) -> bool:
+    if file.content is None or file.size > BLANK_BYTES:
+        return file.size == 0
+    with file.open() as stream:
+        return not stream.read().decode("utf-8-sig", errors="replace").strip()
 
 
 def _close_interrupted(raw: RawRecipe, nights: Sequence[Night]) -> None:

@@ -61,9 +61,10 @@ def test_on_the_first_night_all_is_new_and_then_only_what_came_since(folder: Pat
     assert sorted(find_new_data(raw_of(folder, root)).night.files["notes"]) == ["new.txt", "note-00.txt"]
 
 
-def test_a_file_of_0_bytes_is_not_new_until_it_has_content(folder: Path, root: Path) -> None:
+@pytest.mark.parametrize("begun", [b"", b" \n\n", "\ufeff\u3000\n".encode()])
+def test_a_file_without_text_is_not_new_until_it_has_some(folder: Path, root: Path, begun: bytes) -> None:
     end_with("promoted", root, folder)
-    (folder / "notes" / "begun.txt").touch()
+    (folder / "notes" / "begun.txt").write_bytes(begun)
     assert find_new_data(raw_of(folder, root)).nothing_new
     end_with("nothing new", root, folder)
     (folder / "notes" / "begun.txt").write_text("New words.\n")
