@@ -139,7 +139,7 @@ class QualityConfig(StrictConfig):
     """Shape of the Pareto distribution: a document is kept when a draw from it is above 1 - score."""
 
     documents: int = Field(default=20_000, ge=100, le=10_000_000)
-    """Documents of each class to learn from, at most."""
+    """Documents of each class to learn from, the same number of each source: rounded up, or all that it has."""
 
     seed: int = Field(default=0, ge=0)
     """Decides which documents it learns from, in which order, and the draws."""

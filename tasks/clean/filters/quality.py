@@ -162,8 +162,8 @@ def training_texts(
 ) -> tuple[list[str], list[np.ndarray]]:
     """Return (sources, texts after edits) of documents that pass the rules, in order; of `only` these sources.
 
-    At most `chosen.documents` of each class, the same number of each source as far as it has them. Of a long text only
-    the middle is returned.
+    Of each class they are drawn from `chosen.documents` documents, the same number of each source: rounded up, or all
+    that it has. Of a long text only the middle is returned.
     """
     seed = seed64(chosen.seed, "clean", "quality sample")
     limits = _draw_limits(documents, chosen, seed, only)
