@@ -19,9 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.common.numeric import seed64, unit_interval
+from tasks.common.text import is_unspaced
 
 UNSEGMENTED_LANGUAGES = frozenset({"zh", "ja", "th", "lo", "km", "my", "bo", "yue", "wuu"})
-UNSEGMENTED_SCRIPTS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "IDEOGRAPHIC")
+_TIBETAN = range(0x0F00, 0x1000)
+"""It has no spaces, and is not among the scripts of which a character is a word: a mark separates its syllables."""
 NGRAM = 13
 TEMPLATE_ITEMS = 20
 """An n-gram in more items than this, or in more than half of them, belongs to the benchmark's template."""
@@ -66,8 +68,8 @@ def delimiter(context: str, choice: str, lang: str | None) -> str:
         return ""
     if lang is not None:
         return "" if lang.partition("-")[0].lower() in UNSEGMENTED_LANGUAGES else " "
-    letter = next(filter(str.isalpha, choice + context[::-1]), " ")
-    return "" if unicodedata.name(letter, "").startswith(UNSEGMENTED_SCRIPTS) else " "
+    letter = ord(next(filter(str.isalpha, choice + context[::-1]), " "))
+    return "" if is_unspaced(letter) or letter in _TIBETAN else " "
 
 
 def items_of(table: pa.Table, benchmark: str) -> list[Item]:
@@ -191,7 +193,7 @@ def _split_characters(run: str) -> list[str]:
     words: list[str] = []
     within = False
     for character in run:
-        alone = unicodedata.name(character, "").startswith(UNSEGMENTED_SCRIPTS)
+        alone = is_unspaced(ord(character))
         if within and not alone:
             words[-1] += character
         else:

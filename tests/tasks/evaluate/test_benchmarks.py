@@ -202,6 +202,9 @@ def test_an_answer_is_spelled_when_the_likeliest_tokens_are_its_own(tokenizer):
         ("How many?", "42", None, " "),
         ("Who said it?", "“Nobody.”", None, " "),
         ("1 + 1 =", "2", None, " "),
+        ("ﾊｲ?", "ﾊｲ", None, ""),
+        ("ແມ່ນບໍ?", "ແມ່ນ", None, ""),
+        ("ཨིན་ནམ།", "ཨིན", None, ""),
     ],
 )
 def test_a_blank_is_before_the_answer_only_in_scripts_with_blanks(context, choice, lang, expected):
@@ -256,6 +259,7 @@ def test_thirteen_characters_are_thirteen_words_where_there_are_no_blanks():
     pool = ExamplePool([asked, near, far, item(4, "今天天气很好"), item(5, "明天下雨")])
     assert {example.item_id for example in pool.examples(asked, 10)} == {"id3", "id4", "id5"}
     assert words_of("GPT敏捷 the Кот-2x") == ["gpt", "敏", "捷", "the", "кот", "2x"]
+    assert words_of("ພາສາ ལགཔ་") == ["ພ", "າ", "ສ", "າ", "ལགཔ"]
 
 
 def test_the_form_of_asking_of_a_benchmark_gives_nothing_away():
