@@ -54,6 +54,7 @@ from model.config import EXPERT
 from model.errors import GuardError, InputError, RecipeError
 from model.files import write_atomically
 from tasks.artifacts.results import ChunkResult
+from tasks.artifacts.tables.rows import HELDOUT
 from tasks.chunk.config import ChunkConfig
 from tasks.common.config import StrictConfig
 from tasks.common.numeric import seed64
@@ -340,9 +341,9 @@ def read_proxy(root: Path, run_id: str, metric: str) -> Proxy:
     artifacts = open_artifacts(read_run(root / "runs" / run_id))
     table = ChunkResult.of(artifacts["chunk"].report).mixture
     losses = {
-        row["task"].removeprefix("heldout/"): row["value"]
+        row["task"].removeprefix(HELDOUT): row["value"]
         for row in score_rows(artifacts["evaluate"])
-        if row["task"].startswith("heldout/") and row["metric"] == metric and row["value"] is not None
+        if row["task"].startswith(HELDOUT) and row["metric"] == metric and row["value"] is not None
     }
     unmeasured = [source for source in table if source not in losses]
     if unmeasured:

@@ -40,6 +40,7 @@ from model.errors import BessemerError, GuardError, Infra, InputError, RecipeErr
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import ProgressListener
 from tasks.artifacts.results import TrainResult
+from tasks.artifacts.tables.rows import HELDOUT
 
 MAX_INITIAL_FAILURES = 3
 """The search stops where its first trials, this many or more, all failed."""
@@ -210,7 +211,7 @@ def objective_value(scores: Artifact, objective: ObjectiveConfig) -> tuple[float
     """Return the objective's value and standard error; InputError where the evaluation has no such figure."""
     rows, asked = score_rows(scores), (objective.shots, objective.subset)
     for row in rows:
-        of_item = row["task"].startswith("heldout/") or (row["shots"], row["subset"]) == asked
+        of_item = row["task"].startswith(HELDOUT) or (row["shots"], row["subset"]) == asked
         if (row["task"], row["metric"]) == (objective.task, objective.metric) and of_item and row["value"] is not None:
             return row["value"], row["stderr"]
     known = sorted({f"{row['metric']} of {row['task']}" for row in rows if row["value"] is not None})

@@ -25,6 +25,7 @@ from flows.recipe.schema import Recipe
 from flows.recipe.stages import DATA_STAGES
 from model.config import EXPERT, RUNTIME
 from model.errors import RecipeError
+from tasks.artifacts.tables.rows import HELDOUT_ALL
 from tasks.common.config import StrictConfig
 
 TABLE = "search"
@@ -82,7 +83,7 @@ Axis = Annotated[Annotated[Range, Tag(RANGE)] | Annotated[Choices, Tag(CHOICES)]
 class ObjectiveConfig(StrictConfig):
     """The figure of SCORES that trials are compared by at their end."""
 
-    task: str = "heldout/all"
+    task: str = HELDOUT_ALL
     """A benchmark, or `heldout/SOURCE`; `heldout/all` is the plain mean of the sources."""
     metric: str = "bits_per_byte"
     """`bits_per_byte` of a GPT; `masked_nats_per_token` of a BERT, `target_bits_per_byte` of a T5; `acc` of a

@@ -39,7 +39,7 @@ from model.errors import BessemerError, Infra
 from tasks.artifacts.artifact import BUILT, Artifact
 from tasks.artifacts.build import ProgressListener
 from tasks.artifacts.results import TrainResult
-from tasks.artifacts.tables.rows import ItemScoreRow, rows_of
+from tasks.artifacts.tables.rows import HELDOUT_ALL, ItemScoreRow, rows_of
 from tasks.execution.outcome import one_line
 from tasks.prefect_tasks import TASKS
 
@@ -254,7 +254,7 @@ def _add_scores(scores: Artifact, found: RunResult) -> None:
     for row in score_rows(scores):
         if row["value"] is None:
             continue
-        if row["task"] == "heldout/all" and not row["metric"].startswith(BASELINES):
+        if row["task"] == HELDOUT_ALL and not row["metric"].startswith(BASELINES):
             name = row["metric"].replace("_", " ")
             found.values[name] = row["value"]
             found.of_heldout[name] = row["metric"]

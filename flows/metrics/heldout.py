@@ -26,7 +26,7 @@ from flows.runs.run_documents import parts_of, sample_parts
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.ledger import DROP
-from tasks.artifacts.tables.rows import ScoreRow, Survivor
+from tasks.artifacts.tables.rows import HELDOUT_ALL, ScoreRow, Survivor
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ METRICS_BY_NAME = {measure.metric: measure for measure in HELDOUT_METRICS}
 def heldout_metrics(rows: Sequence[ScoreRow]) -> list[HeldoutLine]:
     """Return a line for each held-out metric and source from rows of SCORES, the source `all` last."""
     values = {(row["task"], row["metric"]): row["value"] for row in rows}
-    ordered = sorted(rows, key=lambda row: (row["task"] == "heldout/all", row["task"]))
+    ordered = sorted(rows, key=lambda row: (row["task"] == HELDOUT_ALL, row["task"]))
     return [
         {
             "metric": measure.metric,
@@ -264,7 +264,7 @@ def describe_repeated_text(rows: Iterable[ScoreRow]) -> str:
     means: dict[str, float] = {}
     repeated, every, passages = 0, 0, ""
     for row in rows:
-        if row["task"] == "heldout/all" and row["value"] is not None:
+        if row["task"] == HELDOUT_ALL and row["value"] is not None:
             means[row["metric"]] = row["value"]
         elif row["metric"] == "bits_per_byte" and (match := _BYTES.match(row["note"] or "")):
             every += int(match[1])

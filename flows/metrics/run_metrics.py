@@ -39,9 +39,7 @@ from model.errors import IntegrityError
 from tasks.artifacts import results
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.report import SourceCounts, StageReport
-from tasks.artifacts.tables.rows import GapRow, SampleRow, ScoreRow, rows_of
-
-HELDOUT, LANGUAGE = "heldout/", "language/"
+from tasks.artifacts.tables.rows import HELDOUT, LANGUAGE, GapRow, SampleRow, ScoreRow, rows_of
 
 EMPTY_LINES = re.compile(r"(?:[ \t]*\n){3,}")
 

@@ -25,6 +25,7 @@ from flows.runs.record import RunData, write_recipe
 from model.errors import GuardError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import ChunkResult, EvaluateResult
+from tasks.artifacts.tables.rows import HELDOUT_ALL
 from tasks.evaluate.comparison import (
     Regression,
     bits_regressions,
@@ -271,5 +272,5 @@ def judge(after: Artifact, before: Artifact | None, config: NightlyConfig) -> Ve
 def mean_bits(evaluated: Artifact) -> float | None:
     """Return bits per byte of held-out text, mean of the sources, under the name of the network's kind."""
     key_figures = EvaluateResult.of(evaluated.report).headline
-    names = ("heldout/all", "heldout/all/pseudo_bits_per_byte", "heldout/all/target_bits_per_byte")
+    names = (HELDOUT_ALL, f"{HELDOUT_ALL}/pseudo_bits_per_byte", f"{HELDOUT_ALL}/target_bits_per_byte")
     return next((key_figures[name] for name in names if key_figures.get(name) is not None), None)

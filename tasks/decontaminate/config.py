@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from model.config import EXPERT, RUNTIME, Reach
+from tasks.artifacts.tables.rows import HELDOUT, LANGUAGE
 from tasks.common.config import ONE_OR_MORE, StrictConfig
 from tasks.execution.machines import Machines
 
@@ -128,7 +129,7 @@ class DecontaminateConfig(StrictConfig):
     @model_validator(mode="after")
     def _names_are_unique(self) -> "DecontaminateConfig":
         names = [benchmark.name for benchmark in self.benchmarks]
-        taken = [name for name in names if name.startswith(("heldout/", "language/"))]
+        taken = [name for name in names if name.startswith((HELDOUT, LANGUAGE))]
         if taken:
             raise ValueError(f"evaluate has scores of held-out text under such names; rename {', '.join(taken)}")
         double = sorted({name for name in names if names.count(name) > 1})

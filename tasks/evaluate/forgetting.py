@@ -19,7 +19,7 @@ from model.inference.scoring import text_nats
 from model.nn.gpt import GPT
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import GateRises, TrainResult
-from tasks.artifacts.tables.rows import ScoreRow
+from tasks.artifacts.tables.rows import HELDOUT, ScoreRow
 from tasks.common.numeric import seed64
 from tasks.evaluate.config import EvaluateConfig, GateConfig
 from tasks.evaluate.heldout import EncodedSource
@@ -98,7 +98,7 @@ def gate_scores(gated: GatedModel, heldout: Sequence[EncodedSource], config: Eva
         assert risen.value is not None, "text has bits"
         new = sum(token in gated.base_ids for row in ids for token in row)
         note = f"{source.describe()}, {new} of them new pieces"
-        task = f"heldout/{name}"
+        task = f"{HELDOUT}{name}"
         rows.append(score_row(task, BASE, base_ratio, n=len(ids), note=note))
         rows.append(score_row(task, RISE, risen._replace(value=risen.value - 1), n=len(ids), note=note))
     return rows

@@ -26,6 +26,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.results import EvaluateResult
 from tasks.artifacts.tables.files import read_table, table_file_name, write_table
 from tasks.artifacts.tables.map_parts import unit_name
+from tasks.artifacts.tables.rows import HELDOUT
 from tasks.artifacts.tables.schema import DOCUMENT_SCORES, GAPS, ITEM_SCORES, SCORES
 from tasks.artifacts.workspace import Workspace
 from tasks.evaluate.benchmarks.items import items_of, leak_states
@@ -233,7 +234,7 @@ def key_figures(scores: pa.Table) -> dict[str, float | None]:
     benchmark; of one with both, whose items are of two forms, `exact` under a key of its own."""
     chosen: dict[str, float | None] = {}
     for row in scores.to_pylist():
-        if row["task"].startswith("heldout/") and row["metric"] in KEY_METRICS:
+        if row["task"].startswith(HELDOUT) and row["metric"] in KEY_METRICS:
             name = row["task"] if row["metric"] == KEY_METRICS[0] else f"{row['task']}/{row['metric']}"
             chosen[name] = row["value"]
         elif row["metric"] in ("acc", "exact") and row["subset"] == "all":

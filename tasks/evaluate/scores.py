@@ -8,15 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.artifacts.tables.rows import DocumentScoreRow, GapRow, ItemScoreRow, ScoreRow
+from tasks.artifacts.tables.rows import HELDOUT, HELDOUT_ALL, LANGUAGE, DocumentScoreRow, GapRow, ItemScoreRow, ScoreRow
 from tasks.common.numeric import seed64
 from tasks.evaluate.heldout import HeldoutDocument
 
 DRAWS_AT_ONCE = 1 << 22
 """Documents drawn at once by a bootstrap, over all its rounds: all languages of a run together may have millions."""
-
-LANGUAGE = "language/"
-"""Prefix of the names of tasks that are held-out text by language; those by source begin with `heldout/`."""
 
 
 @dataclass
@@ -88,7 +85,7 @@ class HeldoutRows:
 
     def add(self, source: str, metric: str, measured: Measurement, documents: int, note: str) -> None:
         """Add one metric of one source, measured on `documents` documents."""
-        self._rows.append(score_row(f"heldout/{source}", metric, measured, n=documents, note=note))
+        self._rows.append(score_row(f"{HELDOUT}{source}", metric, measured, n=documents, note=note))
         self._by_metric.setdefault(metric, []).append((measured, documents))
 
     def add_languages(self, metric: str, languages: Sequence[str | None], above: np.ndarray, below: np.ndarray) -> None:
@@ -112,7 +109,7 @@ class HeldoutRows:
         """Return all rows of SCORES and of DOCUMENT_SCORES; the mean of a metric that a source lacks is null."""
         means = [
             score_row(
-                "heldout/all",
+                HELDOUT_ALL,
                 metric,
                 plain_mean([measured for measured, _ in found]),
                 n=sum(documents for _, documents in found),

@@ -157,6 +157,13 @@ class StepRow(TypedDict):
     applied: bool
 
 
+HELDOUT, LANGUAGE = "heldout/", "language/"
+"""Beginnings of the tasks of SCORES that are held-out text, by source and by language."""
+
+HELDOUT_ALL = f"{HELDOUT}all"
+"""The plain mean of the sources."""
+
+
 class ScoreRow(TypedDict):
     """A row of SCORES."""
 
