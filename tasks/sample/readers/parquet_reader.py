@@ -101,7 +101,7 @@ def _row_group(
         return
     except TooLarge as error:
         reason = f"row group {group} {error}"
-    except (pa.ArrowException, DamagedHeader, OSError) as error:
+    except (pa.ArrowException, DamagedHeader, UnicodeDecodeError, OSError) as error:
         reason = f"damaged row group {group}: {_damage(error)}"
     for number in range(max(row, begin), end):
         yield BadRecord(number, 0, reason)

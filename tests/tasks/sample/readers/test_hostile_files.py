@@ -408,6 +408,19 @@ def test_offsets_and_places_that_lead_outside_are_damage(tmp_path: Path) -> None
     assert (bad.number, bad.reason) == (1, "place 7 of a dictionary of 1 values")
 
 
+def test_a_name_of_a_column_that_is_no_utf_8_costs_its_row_group(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["one", "two", "three"], "xyzzy": [1, 2, 3]}), path, row_group_size=2)
+    raw = path.read_bytes()
+    # The name in the schema comes first, then that of each row group, then what Arrow adds.
+    at = raw.index(b"xyzzy", raw.index(b"xyzzy") + 1)
+    path.write_bytes(raw[:at] + b"\xff" + raw[at + 1 :])
+    damaged, *others, last = read(path)
+    assert damaged.reason.startswith("damaged row group 0: 'utf-8' codec can't decode byte 0xff")
+    assert [one.number for one in (damaged, *others)] == [0, 1]
+    assert last == Record(2, 0, "three")
+
+
 READ_IDS = """
 import sys
 from pathlib import Path
