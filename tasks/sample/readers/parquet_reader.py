@@ -61,7 +61,7 @@ def parquet_records(
     try:
         # Without read-ahead of whole column chunks, which may exceed memory.
         parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_READ_BYTES)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         yield BadRecord(0, 0, f"torn parquet file: {_damage(error)}")
         return
     with parquet:
@@ -101,7 +101,7 @@ def _row_group(
         return
     except TooLarge as error:
         reason = f"row group {group} {error}"
-    except (pa.ArrowException, DamagedHeader, UnicodeDecodeError, OSError) as error:
+    except (pa.ArrowException, DamagedHeader, OSError) as error:
         reason = f"damaged row group {group}: {_damage(error)}"
     for number in range(max(row, begin), end):
         yield BadRecord(number, 0, reason)
@@ -114,11 +114,10 @@ class TooLarge(Exception):
 def _rows_at_once(parquet: pq.ParquetFile, stream: BinaryIO, group: int, columns: list[str], source: Source) -> int:
     """Return how many rows of a row group certainly fit into memory; raises TooLarge if a single page does not."""
     found = parquet.metadata.row_group(group)
-    chunks = [found.column(number) for number in range(found.num_columns)]
+    # Of no other column: pyarrow ends the process where the statistics of one are damaged.
+    wanted = [number for number in range(found.num_columns) if parquet.schema.column(number).path in columns]
     longest = 1.0
-    for chunk in chunks:
-        if chunk.path_in_schema not in columns:
-            continue
+    for chunk in map(found.column, wanted):
         unpacked = chunk.total_uncompressed_size
         most, why = most_unpacked(chunk.total_compressed_size, source)
         if unpacked > most:

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -408,39 +409,55 @@ def test_offsets_and_places_that_lead_outside_are_damage(tmp_path: Path) -> None
     assert (bad.number, bad.reason) == (1, "place 7 of a dictionary of 1 values")
 
 
-def test_a_name_of_a_column_that_is_no_utf_8_costs_its_row_group(tmp_path: Path) -> None:
+def test_damaged_names_of_other_columns_cost_nothing_but_in_the_schema(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["one", "two", "three"], "xyzzy": [1, 2, 3]}), path, row_group_size=2)
+    pq.write_table(pa.table({"text": ["one", "two"], "other": [{"inner": 1}, {"inner": 2}]}), path, row_group_size=1)
     raw = path.read_bytes()
-    # The name in the schema comes first, then that of each row group, then what Arrow adds.
-    at = raw.index(b"xyzzy", raw.index(b"xyzzy") + 1)
-    path.write_bytes(raw[:at] + b"\xff" + raw[at + 1 :])
-    damaged, *others, last = read(path)
-    assert damaged.reason.startswith("damaged row group 0: 'utf-8' codec can't decode byte 0xff")
-    assert [one.number for one in (damaged, *others)] == [0, 1]
-    assert last == Record(2, 0, "three")
+    in_schema, *in_row_groups = (found.start() for found in re.finditer(b"inner", raw))
+    assert len(in_row_groups) == 2
+    for at in in_row_groups:
+        path.write_bytes(raw[:at] + b"\xff" + raw[at + 1 :])
+        assert read(path) == [Record(0, 0, "one"), Record(1, 0, "two")]
+    path.write_bytes(raw[:in_schema] + b"\xff" + raw[in_schema + 1 :])
+    (bad,) = read(path)
+    assert bad.reason.startswith("torn parquet file: 'utf-8' codec can't decode byte 0xff")
 
 
-READ_IDS = """
+READ_FILE = """
 import sys
 from pathlib import Path
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile
 from tasks.sample.readers.files import read_records
-source = Source(name="s", paths=("a",), weight=1, id_field="id")
-file = InputFile("s", Path(sys.argv[1]), "a.arrow", "arrow", None, 1)
-for found in read_records(file, source, 0, lambda count: None):
-    print(found.number, found.reason[:20])
+path, kind, id_field = Path(sys.argv[1]), sys.argv[2], sys.argv[3] or None
+file = InputFile("s", path, path.name, kind, None, 1)
+for found in read_records(file, Source(name="s", paths=("a",), weight=1, id_field=id_field), 0, lambda count: None):
+    print(found.number, getattr(found, "text", "") or found.reason[:20])
 """
+
+
+def read_in_a_program(path: Path, kind: str, id_field: str = "") -> list[str]:
+    words = [sys.executable, "-c", READ_FILE, path, kind, id_field]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 def test_offsets_of_ids_that_lead_outside_end_no_process(tmp_path: Path) -> None:
     offsets = pa.array([0, 1, 2_000_000_000, 3], pa.int32()).buffers()[1]
     ids = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"abc")])
     arrow_file(pa.table({"text": ["x", "y", "z"], "id": ids}), tmp_path / "a.arrow")
-    words = [sys.executable, "-c", READ_IDS, tmp_path / "a.arrow"]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == [f"{number} damaged record batch" for number in range(3)]
+    expected = [f"{number} damaged record batch" for number in range(3)]
+    assert read_in_a_program(tmp_path / "a.arrow", "arrow", "id") == expected
+
+
+def test_damaged_statistics_of_another_column_end_no_process(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["one", "two"], "other": [[1, 2], [3]]}), path)
+    raw = path.read_bytes()
+    # The size statistics of `other` begin with how often each level of repetition occurs: two levels, and here three.
+    levels, damaged = bytes.fromhex("3c29260402"), bytes.fromhex("3c29360402")
+    assert raw.count(levels) == 1
+    path.write_bytes(raw.replace(levels, damaged))
+    assert read_in_a_program(path, "parquet") == ["0 one", "1 two"]
 
 
 @pytest.mark.parametrize(
