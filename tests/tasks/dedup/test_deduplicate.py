@@ -160,7 +160,13 @@ def test_agrees_with_comparing_all_pairs_when_bands_miss_nothing(
     documents = make_documents(parts)
     sure = QUIET.model_copy(update={"bands": 64, "rows_per_band": 2})
     result = build_dedup(context, documents, sure)
-    assert set(result.table("documents").column("doc_id").to_pylist()) == greedy_reference(parts, documents, 0.8)
+    kept = set(result.table("documents").column("doc_id").to_pylist())
+    assert kept == greedy_reference(parts, documents, 0.8)
+    texts = {row["doc_id"]: row["text"] for row in documents.table("documents").to_pylist()}
+    for row in result.table("ledger").to_pylist():
+        survivor = bytes.fromhex(json.loads(row["evidence"])["survivor"])
+        assert survivor in kept
+        assert row["value"] == pytest.approx(plain_jaccard(texts[row["doc_id"]], texts[survivor]))
 
 
 def test_a_copy_whose_similarity_is_the_threshold_is_removed(
