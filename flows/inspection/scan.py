@@ -353,7 +353,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
                 records += parquet_records(file.path) if source.format == "parquet" else arrow_records(file.path)
                 continue
             head = read_head(file.path, file.compression)
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
             scan.unreadable.append(Unreadable(file.path, f"cannot be read: {str(error).splitlines()[0]}"))
             bad.add(file.path)
             continue

@@ -162,6 +162,15 @@ def test_of_web_pages_the_text_counts_and_not_the_markup(tmp_path: Path):
         assert sampled.documents_out == 13, "sampling leaves none of them out"
 
 
+def test_a_parquet_file_with_a_damaged_name_of_a_column_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(ENGLISH * 9)
+    pq.write_table(pa.table({"text": [ENGLISH], "other": [{"inner": 1}]}), tmp_path / "b.parquet")
+    raw = (tmp_path / "b.parquet").read_bytes()
+    (tmp_path / "b.parquet").write_bytes(raw.replace(b"inner", b"\xffnner", 1))
+    (bad,) = scan_folder(tmp_path).unreadable
+    assert (bad.path.name, bad.hint[:37]) == ("b.parquet", "cannot be read: 'utf-8' codec can't d")
+
+
 def test_all_writes_every_key_and_without_it_only_what_follows_from_the_text(folder: Path, tmp_path: Path):
     for name, words in (("short.toml", []), ("all.toml", ["--all"])):
         done = CliRunner().invoke(app, ["init", str(folder), "--output", str(tmp_path / name), *words])
