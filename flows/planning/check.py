@@ -16,9 +16,10 @@ from rich.text import Text
 
 from flows.metrics.escaping import escaped
 from flows.metrics.formatting import counted, format_bytes, format_share
-from flows.planning.preconditions import check_benchmarks, export_remark, find_source_files
+from flows.planning.preconditions import check_benchmarks, check_starting_points, export_remark, find_source_files
 from flows.recipe.load import quoted
 from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES
 from model.errors import BessemerError
 from tasks.artifacts.results import CleanResult
 from tasks.artifacts.tables.ledger import DROP
@@ -136,8 +137,10 @@ class RecipeCheck:
 def check_recipe(recipe: Recipe, most_bytes: int = MOST_BYTES) -> RecipeCheck:
     """Return what a sample of at most `most_bytes` shows of each source.
 
-    Raises InputError or RecipeError where files of a source, or of the clean stage, cannot be found.
+    Raises InputError or RecipeError where files of a source, or of the clean stage, cannot be found, or a run could not
+    start from its base vocabulary or model.
     """
+    check_starting_points(recipe, STAGES)
     listings = find_source_files(recipe)
     share = most_bytes // max(1, len(listings))
     sources = tuple(_check_source(recipe, listing, share) for listing in listings)

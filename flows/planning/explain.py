@@ -16,6 +16,7 @@ from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
 from flows.reports.document import Styled, Table
 from flows.reports.progress import OUTCOME_STYLES
+from flows.runs.guards import check_base_vocabulary
 from flows.runs.pipeline import BUILDERS, run_stages
 from tasks.artifacts.artifact import REUSED, Artifact, manifest_of
 from tasks.artifacts.build import RunContext, WouldBuild
@@ -77,6 +78,8 @@ def forecast_stages(recipe: Recipe, root: Path) -> list[Forecast]:
             forecasts.append(Forecast(stage, DEPENDS, cause))
         else:
             forecasts.append(Forecast(stage, artifact.outcome, artifact.cause, artifact.identity))
+            if stage == "vocab":
+                check_base_vocabulary(artifact, recipe.train.base_model)
         return artifact
 
     try:

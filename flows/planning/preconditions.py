@@ -145,7 +145,8 @@ def check_starting_points(recipe: Recipe, stages: Sequence[str]) -> None:
 
         pieces = tokenizer.vocab_size + recipe.vocab.pieces_to_find if tokenizer is not None else None
         anew = recipe.vocab.vocab_size if recipe.vocab.base is None else None
-        check_base_model(recipe.train, pieces, recipe.vocab.base, _base_rows(recipe), anew)
+        unextended = tokenizer.digest if tokenizer is not None and not recipe.vocab.extend else None
+        check_base_model(recipe.train, pieces, recipe.vocab.base, _base_rows(recipe), anew, unextended)
 
 
 def _base_rows(recipe: Recipe) -> int | None:

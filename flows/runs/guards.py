@@ -1,4 +1,4 @@
-"""What ends a run early: the forgetting gate, and Ctrl-C.
+"""What ends a run early: a vocabulary that is not the base model's, the forgetting gate, and Ctrl-C.
 
 The gate compares a model with its base model on held-out text, and ends the run where it forgot too much.
 
@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import NotRequired, TypedDict
 
@@ -19,6 +20,19 @@ from model.errors import GuardError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import EvaluateResult
 from tasks.evaluate.config import GateConfig
+
+
+def check_base_vocabulary(vocab: Artifact, base_model: Path | None) -> None:
+    """Raise InputError where a vocabulary is neither the base model's nor extended from it.
+
+    Of one that is trained anew, only this shows it: before the sequences are made, which may take hours.
+    """
+    if base_model is None:
+        return
+    from tasks.tokenizer.open import open_tokenizer
+    from tasks.train.base_model import make_starting_model
+
+    make_starting_model(base_model, vocab, open_tokenizer(vocab))
 
 
 def check_gate(evaluated: Artifact, config: GateConfig | None) -> None:

@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import State
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, StageLimitReached
 from flows.runs.context import CURRENT_LISTENER, REPLAY_OF
-from flows.runs.guards import check_gate, raise_if_interrupted
+from flows.runs.guards import check_base_vocabulary, check_gate, raise_if_interrupted
 from flows.runs.record import (
     INTERRUPTED,
     PAUSED,
@@ -53,6 +53,7 @@ class StageRun:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._last = stages[-1]
         self._gate = recipe.evaluate.gate if recipe is not None else None
+        self._base_model = recipe.train.base_model if recipe is not None and "train" in stages else None
         self._stage = ""
         self.failed = False
         if recipe is not None:
@@ -82,6 +83,8 @@ class StageRun:
         if isinstance(artifact, Paused):
             raise artifact
         put_record(self.context.root, self.run_id)
+        if self._stage == "vocab":
+            check_base_vocabulary(artifact, self._base_model)
         if self._stage == "evaluate":
             check_gate(artifact, self._gate)
         return artifact

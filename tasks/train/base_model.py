@@ -81,13 +81,16 @@ def check_base_model(
     base: Path | None = None,
     base_rows: int | None = None,
     trained_anew: int | None = None,
+    unextended: str | None = None,
 ) -> None:
     """Check `config.base_model` without reading its weights.
 
     `pieces` is the size of a vocabulary that is extended from the file `base`, whose own tokens and placeholders are
-    `base_rows`; None for one that is trained anew, of `trained_anew` tokens. Whether that is the model's vocabulary is
-    checked of a published model, and by its size of one trained here. Raises InputError where the folder has no model;
-    RecipeError where the model is not `config.model`, or where only new rows are trainable and there are none.
+    `base_rows`; None for one that is trained anew, of `trained_anew` tokens, of which only the size is checked: whether
+    it is the model's vocabulary shows when it is made (`make_starting_model`). `unextended` is the digest of a
+    vocabulary that is `base` without new tokens. Raises InputError where the folder has
+    no model, or one of another vocabulary; RecipeError where the model is not `config.model`, or where only new rows
+    are trainable and there are none.
     """
     folder = config.base_model
     if folder is None:
@@ -96,7 +99,8 @@ def check_base_model(
     if is_published(folder):
         rows = check_published_base(folder, config.model, base, pieces, base_rows)
     else:
-        rows = _check_trained_here(folder, config)
+        own = {_vocabulary_digest(base), unextended} if base is not None else None
+        rows = _check_trained_here(folder, config, own)
     if config.trainable == "new_rows" and (pieces is None or pieces <= rows):
         vocabulary = "is trained anew" if pieces is None else f"has {pieces} tokens"
         raise RecipeError(
@@ -126,7 +130,7 @@ def _check_exists(folder: Path) -> None:
         )
 
 
-def _check_trained_here(folder: Path, config: TrainStageConfig) -> int:
+def _check_trained_here(folder: Path, config: TrainStageConfig, vocabularies: set[str | None] | None) -> int:
     description = _description(folder)
     try:
         found = read_network_config(description["config"])
@@ -136,6 +140,13 @@ def _check_trained_here(folder: Path, config: TrainStageConfig) -> int:
             f" further ({str(error).splitlines()[0]}). Take an untouched copy of a model that was trained here."
         ) from error
     check_compatible_architecture(folder, found, config.model)
+    trained_with = description.get("tokenizer_digest")
+    if vocabularies is not None and trained_with not in vocabularies - {None}:
+        raise InputError(
+            f"train.base_model: the model in {folder} was trained with the tokenizer {trained_with}, and vocab.base is"
+            f" another; the same ids mean other text. Set vocab.base to the vocabulary that the model was trained with:"
+            f" the file in artifacts/vocab/... of its run (current/tokenizer for current/model)."
+        )
     return found.vocab_size
 
 

@@ -141,6 +141,12 @@ def test_a_dropped_page_is_shown_by_its_text(recipe: Path) -> None:
     assert [(example.value, example.excerpt) for example in rule.examples] == [(6, "Only six words are on it.")]
 
 
+def test_what_a_run_could_not_start_from_is_reported(recipe: Path) -> None:
+    given = ["vocab.base={recipe}/gone.model"]
+    with pytest.raises(InputError, match=r"vocab\.base: .*gone\.model does not exist"):
+        check_recipe(load_recipe(recipe, recipe.parent / "root", given))
+
+
 def test_empty_files_are_no_losses(recipe: Path) -> None:
     for number in range(20):
         (recipe.parent / "letters" / f"empty-{number}.txt").touch()

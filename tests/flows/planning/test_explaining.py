@@ -1,5 +1,6 @@
 """What `explain` foretells is what a run then does, and nothing is built by asking."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from flows.recipe.stages import STAGES
 from flows.runs.pipeline import BUILDERS
 from model.errors import InputError
 from tasks.artifacts.build import RunContext
+from tests.command import invoke
 
 
 def forecast(foundry: Path, root: Path, *settings: str) -> dict[str, Forecast]:
@@ -87,6 +89,28 @@ def test_of_an_input_that_is_not_built_yet_no_content_is_reported(foundry: Path,
 def test_a_missing_input_is_reported_as_a_run_would_report_it(foundry: Path, root: Path) -> None:
     with pytest.raises(InputError, match="nowhere"):
         forecast(foundry, root, "decontaminate.benchmarks.cloze.path=nowhere.jsonl")
+
+
+@pytest.mark.usefixtures("shared_server")
+def test_a_base_model_of_another_vocabulary_of_the_same_size_is_reported_when_the_vocabulary_is_known(
+    foundry: Path, root: Path, tmp_path: Path, build
+) -> None:
+    recipe = load_recipe(foundry / "foundry.toml", root)
+    known = json.loads(build("vocab", recipe, root)["vocab"].file("tokenizer.json").read_text())["digest"]
+    network = recipe.train.model.model_copy(update={"vocab_size": recipe.vocab.vocab_size})
+    (tmp_path / "model.safetensors").write_bytes(b"not opened")
+    going_on = f"train.base_model={tmp_path}"
+    for digest in (known, "another"):
+        described = {"config": network.model_dump(), "tokenizer_digest": digest}
+        (tmp_path / "model.json").write_text(json.dumps(described))
+        if digest == known:
+            assert verdicts(forecast(foundry, root, going_on)) == ["reused"] * 5 + ["build"] * 3
+    words = ["run", foundry / "foundry.toml", "--root", root, "--set", going_on]
+    assert "was trained with the tokenizer another, and this run's is" in invoke(*words, code=3).stderr
+    assert not (root / "artifacts" / "chunk").exists()
+    invoke(*words, "--until", "vocab")
+    with pytest.raises(InputError, match="was trained with the tokenizer another, and this run's is"):
+        forecast(foundry, root, going_on)
 
 
 def test_a_recipe_of_other_sources_is_not_compared_with_what_exists(root: Path, tmp_path: Path) -> None:

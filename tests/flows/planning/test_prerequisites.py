@@ -19,6 +19,7 @@ from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
 from model.config.network import GPTConfig
+from model.digests import digest_file
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.train import train_byte_level
@@ -39,6 +40,7 @@ heads = 2
 width = 16
 """
 BASE = "vocab.base={recipe}/base.json"
+OTHER = "vocab.base={recipe}/other.json"
 MODEL = "train.base_model={recipe}/model"
 NEW_ROWS = "train.trainable=new_rows"
 SAME_SIZE = "vocab.vocab_size=300"
@@ -46,16 +48,19 @@ SAME_SIZE = "vocab.vocab_size=300"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recipe, a byte-level base of 300 pieces, and a model that was trained with it."""
+    """A recipe, two byte-level bases of 300 pieces, and a model that was trained with the first."""
     folder = tmp_path_factory.mktemp("small")
     (folder / "small.toml").write_text(RECIPE)
     (folder / "books").mkdir()
     (folder / "books" / "steel.txt").write_text("Air is blown through melted iron.\n")
     text = Path(json.decoder.__file__).read_text(encoding="utf-8")
-    (folder / "base.json").write_bytes(train_byte_level([text], VocabConfig(vocab_size=300, model_type="byte_level")))
+    pieces = VocabConfig(vocab_size=300, model_type="byte_level")
+    (folder / "base.json").write_bytes(train_byte_level([text], pieces))
+    (folder / "other.json").write_bytes(train_byte_level([text[::-1]], pieces))
     (folder / "model").mkdir()
     network = GPTConfig.model_validate(NETWORK | {"vocab_size": 300})
-    (folder / "model" / "model.json").write_text(json.dumps({"config": network.model_dump()}))
+    described = {"config": network.model_dump(), "tokenizer_digest": digest_file(folder / "base.json")}
+    (folder / "model" / "model.json").write_text(json.dumps(described))
     (folder / "model" / "model.safetensors").write_bytes(b"not opened")
     return folder
 
@@ -78,6 +83,8 @@ REFUSED = [
         "train",
     ),
     ((MODEL, BASE, "train.model.context=128"), RecipeError, r"Set train\.model\.context = 64,", "train"),
+    ((MODEL, OTHER), InputError, r"and vocab\.base is another; .* Set vocab\.base to the vocabulary that", "train"),
+    ((MODEL, OTHER, "vocab.extend.ru=5"), InputError, r"and vocab\.base is another", "train"),
     ((MODEL, BASE, NEW_ROWS), RecipeError, "300 rows, and this run's vocabulary has 300", "train"),
     ((MODEL,), RecipeError, r"has 300 rows, and .* 32000 tokens, .* Set vocab\.base to the model's vocab", "train"),
     ((MODEL, NEW_ROWS), RecipeError, r"is trained anew\. Set vocab\.base to the model's vocabulary", "train"),
