@@ -6,6 +6,7 @@ licences. A section without facts is an empty string.
 """
 
 import html
+import shlex
 from pathlib import Path
 
 from flows.metrics.accounting import describe_conservation, format_energy
@@ -90,22 +91,24 @@ def _introduction(facts: CardFacts) -> str:
 
 
 def _use(facts: CardFacts, class_name: str | None, tokenizer_class: str) -> str:
-    """Return how the model is used: with `transformers` where `class_name` loads the exported folder."""
+    """Return how the model is used: with `transformers` where `class_name` loads the exported folder.
+
+    A prompt is one of its samples.
+    """
+    prompt = next((row["prompt"].partition("\n")[0] for row in facts.samples), "")
     if class_name is None:
-        return (
-            f'## Use\n\n    bessemer model generate {facts.record["run_id"]} --prompt "The "'
-            if facts.model["parameters"]
-            else ""
-        )
+        prompted = f" --prompt {shlex.quote(prompt)}" if prompt else ""
+        command = f"bessemer model generate {facts.record['run_id']}{prompted}"
+        return f"## Use\n\n    {command}" if facts.model["parameters"] else ""
     code = [
         f"from transformers import {tokenizer_class}, {class_name}",
         "",
         f'model = {class_name}.from_pretrained(".")',
         f'tokenizer = {tokenizer_class}.from_pretrained(".")',
     ]
-    if facts.model["architecture"] == "gpt":
+    if facts.model["architecture"] == "gpt" and prompt:
         code += [
-            'prompt = tokenizer("The ", return_tensors="pt").input_ids',
+            f'prompt = tokenizer({prompt!r}, return_tensors="pt").input_ids',
             "print(tokenizer.decode(model.generate(prompt, max_new_tokens=50, do_sample=True)[0]))",
         ]
     return "\n".join(["## Use", "", "```python", *code, "```"])

@@ -30,8 +30,6 @@ RUNS_SEARCHED = 20
 
 DUPLICATES = "dedup"
 
-PROMPT = "The "
-
 COMPARED_RISE = 1.0
 """Rise of the base model's bits per byte up to which a run that compares with it does not fail."""
 
@@ -202,11 +200,14 @@ def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> li
         return [*again, *seen]
     folder = record.get("same_as") or record["run_id"]
     recipe = read_recipe(root / "runs" / folder)
-    prompt = next(iter(recipe.get("evaluate", {}).get("prompts") or ()), PROMPT)
-    talks = findings["model"].get("architecture") == "gpt"
+    architecture = findings["model"].get("architecture")
+    # A BERT fills a blank, in any language; others begin a text of their own.
+    prompt = next(iter(recipe.get("evaluate", {}).get("prompts") or ()), "___" if architecture == "bert" else "")
+    prompted = f" --prompt {shlex.quote(prompt)}" if prompt else ""
+    talks = architecture == "gpt"
     steps = [
         *([NextStep("talk with it", f"bessemer model chat {name}{rooted}")] if talks else []),
-        NextStep("let it write", f"bessemer model generate {name} --prompt {shlex.quote(prompt)}{rooted}"),
+        NextStep("let it write", f"bessemer model generate {name}{prompted}{rooted}"),
         NextStep("use it elsewhere", f"bessemer model export {name} my-model{rooted}"),
     ]
     train = recipe.get("train", {})

@@ -88,6 +88,7 @@ def test_the_library_is_named_where_one_loads_the_files(made_run: Any) -> None:
     assert "library_name" not in model_card(made_run.record, made_run.root)
     beside = model_card(made_run.record, made_run.root, class_name="GPT2LMHeadModel")
     assert hub.ModelCard(beside).data.library_name == "transformers"
+    assert "prompt = tokenizer('Once upon', return_tensors=\"pt\").input_ids" in beside
     assert "model.generate(prompt, max_new_tokens=50, do_sample=True)" in beside
 
 

@@ -126,6 +126,11 @@ def test_next_steps_are_commands_of_this_run(make: Callable[..., Any], tmp_path:
     first, second, *_ = verdict(made.record, findings, made.root).next_steps
     assert first.command == f"bessemer model chat {mine} {root}"
     assert second == steps[0], "any other model only writes"
+    write_sealed(made.folder / "recipe.json", {})
+    assert words(made).next_steps[0].command == f"bessemer model generate {mine} {root}", "no language is assumed"
+    findings = {**collect_metrics(made.record), "model": {"architecture": "bert", "parameters": 5_000}}
+    filled = verdict(made.record, findings, made.root).next_steps[0].command
+    assert filled == f"bessemer model generate {mine} --prompt ___ {root}"
     base = {"model": {"layers": 3}, "base_model": "/models/qwen"}
     write_sealed(made.folder / "recipe.json", {"train": base})
     going_on = words(made, command="run mine.toml").next_steps
@@ -178,7 +183,7 @@ def test_the_last_screen_has_at_most_thirty_lines(make: Callable[..., Any], tmp_
         "attention training diverged and went back 3 times",
         "attention the training text still holds 1 benchmark item; such scores are less reliable",
         "and 1 more on the page",
-        "let it write: bessemer model generate latest --prompt",
+        f"let it write: bessemer model generate latest --root {made.root}",
     ):
         assert said in text
     assert screen.splitlines()[-1].endswith(str(made.folder / "page.html")), "the path is not broken at the width"
