@@ -102,7 +102,8 @@ def _lasting_steps(trained: Artifact) -> list[int]:
 
 def _text_tokens(objective: Objective, data: SequenceReader, begin: int, end: int) -> int:
     starts = range(begin, end, BATCH_POSITIONS)
-    return sum(objective.text_tokens(data, start, min(start + BATCH_POSITIONS, end)) for start in starts)
+    batches = (data.rows(start, min(start + BATCH_POSITIONS, end)) for start in starts)
+    return sum(objective.text_tokens(data, rows) for rows in batches)
 
 
 def _validation_rows(chunk: Artifact) -> list[str]:

@@ -7,7 +7,7 @@ Shapes: B rows, L tokens a row, T inputs, U decoder targets, M masked tokens a r
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -96,30 +96,40 @@ class SpanBatch:
     """i64; NO_LOSS after the end of a shorter row."""
 
 
-class CausalLoader:
-    """Batches for next-token prediction."""
+class Loader:
+    """Batches as a function of their positions in ORDER, or of rows that were read there."""
 
     def __init__(self, reader: SequenceReader) -> None:
         self._reader = reader
 
-    def batch(self, begin: int, end: int) -> CausalBatch:
-        rows = self._reader.rows(begin, end)
+    def batch(self, begin: int, end: int) -> Any:
+        """Return the batch of positions [begin, end) of ORDER."""
+        return self.batch_of(self._reader.rows(begin, end))
+
+    def batch_of(self, rows: Rows) -> Any:
+        """Return the batch of rows of the reader."""
+        raise NotImplementedError
+
+
+class CausalLoader(Loader):
+    """Batches for next-token prediction."""
+
+    def batch_of(self, rows: Rows) -> CausalBatch:
         return CausalBatch(torch.from_numpy(rows.tokens_BL), torch.from_numpy(rows.loss_start_B))
 
 
-class PrefixLoader:
+class PrefixLoader(Loader):
     """Batches for next-token prediction after a prefix, whose length is drawn from one token to all but one of a
     row."""
 
     def __init__(self, reader: SequenceReader, seed: int, pad: int) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._key = philox_key(seed, "prefix")
         self._pad = pad
 
-    def batch(self, begin: int, end: int) -> PrefixBatch:
+    def batch_of(self, rows: Rows) -> PrefixBatch:
         from model.data.span_corruption import prefix_lengths
 
-        rows = self._reader.rows(begin, end)
         length_B = text_lengths(rows.tokens_BL, self._pad)
         draw = (rows.row_B.astype(np.uint64), rows.epoch_B.astype(np.uint64))
         prefix_B = prefix_lengths(length_B, self._key, *draw)
@@ -130,18 +140,18 @@ class PrefixLoader:
         )
 
 
-class MaskedLoader:
+class MaskedLoader(Loader):
     """Batches for masked tokens and next-sentence prediction. Raises InputError for rows of another objective."""
 
     def __init__(self, reader: SequenceReader, seed: int, max_predictions: int, share: float = 0.15) -> None:
         from model.data.masking import Masking
 
-        self._reader = reader
+        super().__init__(reader)
         self._format = _format_for("masked_lm", reader)
         self._mask = Masking(self._format, seed, max_predictions, share)
 
-    def batch(self, begin: int, end: int) -> MaskedBatch:
-        return masked_batch(self._reader.rows(begin, end), self._mask, self._format.pad)
+    def batch_of(self, rows: Rows) -> MaskedBatch:
+        return masked_batch(rows, self._mask, self._format.pad)
 
 
 def masked_batch(rows: Rows, mask: "Masking", pad: int) -> MaskedBatch:
@@ -162,18 +172,17 @@ def masked_batch(rows: Rows, mask: "Masking", pad: int) -> MaskedBatch:
     )
 
 
-class SpanLoader:
+class SpanLoader(Loader):
     """Batches for T5's objectives. Raises InputError for rows of another objective or too few sentinels."""
 
     def __init__(self, reader: SequenceReader, seed: int) -> None:
         from model.data.span_corruption import Denoiser
 
-        self._reader = reader
+        super().__init__(reader)
         row_format = _format_for("span_corruption", reader)
         self._corrupt = Denoiser(row_format, seed, reader.row_length)
 
-    def batch(self, begin: int, end: int) -> SpanBatch:
-        rows = self._reader.rows(begin, end)
+    def batch_of(self, rows: Rows) -> SpanBatch:
         return span_batch(self._corrupt(rows.tokens_BL, rows.row_B, rows.epoch_B))
 
 

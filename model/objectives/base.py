@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from model.data.dataset import SequenceReader
+from model.data.dataset import Rows, SequenceReader
+from model.data.loader import Loader
 from model.distributed.process_group import Ranks
 
 
@@ -30,14 +31,6 @@ class Sums:
     """f32[P, 2]: `activation_range` of the segments that `activation_range_names` names, in order."""
 
 
-class Loader(Protocol):
-    """Batches as a function of their positions in ORDER."""
-
-    def batch(self, begin: int, end: int) -> Any:
-        """Return the batch of positions [begin, end) of ORDER."""
-        ...
-
-
 class Objective(Protocol):
     """Batches of one kind and the loss of a network on them, without state."""
 
@@ -54,9 +47,9 @@ class Objective(Protocol):
         """Return the positions of a row that the network computes, padding included."""
         return row_length
 
-    def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
-        """Return the text tokens at positions [begin, end) of ORDER, as the budget counts them: without padding and
-        special tokens of a pair; of next tokens those that are predicted."""
+    def text_tokens(self, data: SequenceReader, rows: Rows) -> int:
+        """Return the text tokens of rows of `data`, as the budget counts them: without padding and special tokens of a
+        pair; of next tokens those that are predicted."""
         ...
 
     def counts(self, batch: Any) -> tuple[int, ...]:

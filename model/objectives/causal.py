@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.data.dataset import SequenceReader, text_lengths
-from model.data.loader import CausalBatch, CausalLoader, PrefixBatch, PrefixLoader
+from model.data.dataset import Rows, SequenceReader, text_lengths
+from model.data.loader import CausalBatch, CausalLoader, Loader, PrefixBatch, PrefixLoader
 from model.data.row_format import NO_LOSS
 from model.nn.gpt import GPT, document_numbers, prefix_mask, same_document_mask
-from model.objectives.base import Loader, Objective, Sums
+from model.objectives.base import Objective, Sums
 from model.objectives.cross_entropy import row_sums
 
 
@@ -32,9 +32,9 @@ class CausalObjective(Objective):
         """Return the inputs of a row: its last token is only a target."""
         return row_length - 1
 
-    def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
+    def text_tokens(self, data: SequenceReader, rows: Rows) -> int:
         """Return the tokens that follow another one of their row."""
-        return int((text_lengths(data.rows(begin, end).tokens_BL, self._pad) - 1).clip(min=0).sum())
+        return int((text_lengths(rows.tokens_BL, self._pad) - 1).clip(min=0).sum())
 
     def counts(self, batch: CausalBatch) -> tuple[int, ...]:
         return (int((self._targets(batch) != NO_LOSS).sum()),)

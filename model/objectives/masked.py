@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.data.dataset import SequenceReader, padding_id, text_lengths
+from model.data.dataset import Rows, SequenceReader, padding_id, text_lengths
 from model.data.loader import MaskedBatch, MaskedLoader
 from model.data.row_format import NO_LOSS
 from model.nn.activation_stats import activation_range, empty_range
@@ -35,9 +35,8 @@ class MaskedObjective(Objective):
         """Return a loader of these rows, which masks the share of a full row at most (BERT: 20 of 128, 77 of 512)."""
         return MaskedLoader(data, self._seed, self._max_predictions, self._share)
 
-    def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
+    def text_tokens(self, data: SequenceReader, rows: Rows) -> int:
         """Return the tokens of both sentences, without [CLS] and the one or two [SEP]."""
-        rows = data.rows(begin, end)
         assert rows.second_start_B is not None, "the loader refuses rows that are no pairs"
         specials_B = 2 + (rows.second_start_B < data.row_length)
         return int((text_lengths(rows.tokens_BL, padding_id(data)) - specials_B).sum())

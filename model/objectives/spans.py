@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.data.dataset import SequenceReader, padding_id, text_lengths
+from model.data.dataset import Rows, SequenceReader, padding_id, text_lengths
 from model.data.loader import SpanBatch, SpanLoader
 from model.data.row_format import NO_LOSS
 from model.nn.t5 import T5
@@ -25,9 +25,9 @@ class SpanObjective(Objective):
     def loader(self, data: SequenceReader) -> SpanLoader:
         return SpanLoader(data, self._seed)
 
-    def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
+    def text_tokens(self, data: SequenceReader, rows: Rows) -> int:
         """Return all tokens except padding, before spans are removed."""
-        return int(text_lengths(data.rows(begin, end).tokens_BL, padding_id(data)).sum())
+        return int(text_lengths(rows.tokens_BL, padding_id(data)).sum())
 
     def counts(self, batch: SpanBatch) -> tuple[int, ...]:
         return (int((batch.targets_BU != NO_LOSS).sum()),)

@@ -221,7 +221,8 @@ class StepReader:
 
     def _read(self, step: int) -> StepRows:
         begin, end = self._curriculum.positions(step)
-        batch, tokens = self._loader.batch(begin, end), self._objective.text_tokens(self._data, begin, end)
+        rows = self._data.rows(begin, end)
+        batch, tokens = self._loader.batch_of(rows), self._objective.text_tokens(self._data, rows)
         if (pieces := self._curriculum.step_schedule(step).row_pieces) > 1:
             batch = batch.shortened(self._context // pieces)
         return StepRows(batch, tokens)

@@ -8,7 +8,7 @@ import torch
 
 from model.config.options import LengthWarmupConfig
 from model.config.train import TrainerRun
-from model.data.dataset import SequenceReader
+from model.data.dataset import Rows, SequenceReader
 from model.errors import InputError
 from model.objectives import make_objective
 from model.optim.schedules import TrainingSchedule
@@ -42,6 +42,21 @@ def test_a_batch_of_two_rows_of_ten_tokens_counts_what_follows_another_token(mak
         assert reader.read(0).batch.tokens_BL.shape == (2, context + 1)
         # Row 0 is full; row 7 too.
         assert reader.read(0).text_tokens == 2 * context
+
+
+def test_the_rows_of_a_step_are_read_once(make_run: Callable[..., TrainerRun], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    read = SequenceReader.rows
+
+    def rows(data: SequenceReader, begin: int, end: int) -> Rows:
+        asked.append((begin, end))
+        return read(data, begin, end)
+
+    monkeypatch.setattr(SequenceReader, "rows", rows)
+    with reader_of(make_run(), ahead=False) as reader:
+        reader.read(0)
+        reader.read(1)
+    assert asked == [(0, 2), (2, 4)]
 
 
 def test_what_cannot_be_read_is_an_error_of_its_own_step(make_run: Callable[..., TrainerRun]) -> None:
