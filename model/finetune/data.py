@@ -105,16 +105,20 @@ def example_of(record: dict[str, Any], task: Task, where: str, *, answered: bool
     return Example(texts, answer, _start(record, answer, task, where), _group(record, texts, task, where))
 
 
-def label_set(task: Task, examples: Sequence[Example]) -> tuple[str, ...]:
-    """Return the labels of a classification or tagging: those of the task's setting, or all in the examples, sorted."""
-    if task.labels:
-        return task.labels
-    shown = {label for example in examples for label in _labels_of(example)}
-    if len(shown) < 2:
+def label_set(task: Task, learnt: Sequence[Example], development: Sequence[Example] = ()) -> tuple[str, ...]:
+    """Return the labels of a classification or tagging: those of the task's setting, or all in the examples, sorted.
+
+    Raises InputError where the examples to learn from have fewer than two.
+    """
+    shown = {label for example in learnt for label in _labels_of(example)}
+    known = shown.union(*map(_labels_of, development))
+    # Examples of no words have no labels, and are counted as unusable later.
+    if len(shown or known) < 2:
         raise InputError(
-            f"task {task.name}: the examples have the labels {sorted(shown)}; two or more are needed to learn anything"
+            f"task {task.name}: the examples to learn from in {task.train} have the labels {sorted(shown)}; two or more"
+            f" are needed to learn anything. Add examples of another label"
         )
-    return tuple(sorted(shown))
+    return task.labels or tuple(sorted(known))
 
 
 def check_labels(task: Task, labels: Sequence[str], examples: Sequence[Example], path: Path) -> None:

@@ -201,7 +201,7 @@ def task_labels(config: FinetuneConfig, splits: Splits) -> Labels:
         labels[task.name] = ()
         if task.kind not in OF_LABELS:
             continue
-        labels[task.name] = label_set(task, [*splits.train[number], *splits.development[number]])
+        labels[task.name] = label_set(task, splits.train[number], splits.development[number])
         for path, split in (
             (task.train, splits.train),
             (task.development or task.train, splits.development),

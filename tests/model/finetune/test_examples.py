@@ -132,6 +132,8 @@ def test_labels_are_those_shown_or_named() -> None:
     assert label_set(task("tagging", path), [Example(("a", "b"), ("N", "V"))]) == ("N", "V")
     with pytest.raises(InputError, match="two or more are needed to learn"):
         label_set(task("classification", path), examples[:1])
+    with pytest.raises(InputError, match=r"the examples to learn from in .* have the labels \['yes'\]; two or more"):
+        label_set(task("classification", path, labels=("yes", "no")), examples[:1], examples)
     with pytest.raises(InputError, match=r"of train\.jsonl has the label 'no', .* It reads 'b'"):
         check_labels(task("classification", path), ("yes",), examples, path)
 
