@@ -365,6 +365,8 @@ def export(
     is_new = write_export(artifact, folder)
     found = ExportResult.of(artifact.report).exported
     name, tokenizer_class = found["class"], found["tokenizer_class"]
+    for sentence in prepared[-1].left_out:
+        typer.echo(f"left out: {sentence}", err=True)
     if as_json:
         classes = {"class": name, "tokenizer_class": tokenizer_class}
         print_json({"folder": str(folder), **classes, "reused": not is_new})

@@ -12,7 +12,7 @@ from model.finetune.description import FINETUNED
 from model.model_files import read_json
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.results import ExportResult
-from tasks.models.export import ExportConfig, chat_of, tokenizer_class, write_tokenizer
+from tasks.models.export import ExportConfig, OfPublished, chat_of, of_published, tokenizer_class, write_tokenizer
 from tasks.models.load import ModelSource, open_source
 
 RECORD = "export.json"
@@ -21,8 +21,9 @@ RECORD = "export.json"
 
 def prepare_export(
     root: Path, model: str, licence: str | None, config: ExportConfig
-) -> tuple[ModelSource, ExportConfig, str | None]:
-    """Return the model of a run or folder, the settings of its export, and the model card of the run that trained it.
+) -> tuple[ModelSource, ExportConfig, str | None, OfPublished]:
+    """Return the model of a run or folder, the settings of its export, the model card of the run that trained it, and
+    what is taken over from a published model.
 
     `licence` is the licence declared for the model. Raises InputError for a model that cannot be exported, and
     RecipeError where no class of `transformers` computes the network, or where the licence conflicts with those of the
@@ -48,7 +49,7 @@ def prepare_export(
             write_tokenizer(Path(folder), stored.tokenizer, context=stored.config.context, chat=chat_of(stored))
             loaded_by = tokenizer_class(Path(folder), class_name)
         card = model_card(record, root, licence, class_name, loaded_by)
-    return source, config, card
+    return source, config, card, of_published(source)
 
 
 def check_target(folder: Path) -> None:

@@ -150,25 +150,49 @@ def chat_template(trained: Trained) -> "ChatTemplate | None":
     fine_tuned = trained.description.get(FINETUNED, {})
     if "chat" in fine_tuned:
         return ChatTemplate.of_description(fine_tuned["chat"])
-    file = trained.folder / TOKENIZER_SETTINGS
-    if not is_published(trained.folder) or not file.is_file():
+    return published_template(trained.folder, trained.tokenizer) if is_published(trained.folder) else None
+
+
+def published_template(folder: Path, tokenizer: "Tokenizer") -> "ChatTemplate | None":
+    """Return the chat template in a folder of `transformers`; None without one."""
+    from model.finetune.chat_template import ChatTemplate
+
+    file = folder / TOKENIZER_SETTINGS
+    if not file.is_file():
         return None
-    settings, own_file = read_json(file), _text_of(trained.folder / CHAT_TEMPLATE)
+    settings, own_file = read_json(file), _text_of(folder / CHAT_TEMPLATE)
     source = settings.get("chat_template") if own_file is None else own_file
     if isinstance(source, list):  # Several, by name.
         source = next((one.get("template") for one in source if one.get("name") == "default"), None)
     if not isinstance(source, str):
         return None
-    names = {number: name for name, number in trained.tokenizer.special_names.items()}
+    names = {number: name for name, number in tokenizer.special_names.items()}
 
     def name_of(key: str, default: int) -> str:
         value = settings.get(key)
         value = value.get("content") if isinstance(value, dict) else value
         return value if isinstance(value, str) else names.get(default, "")
 
-    return ChatTemplate(
-        source, name_of("bos_token", trained.tokenizer.bos), name_of("eos_token", trained.tokenizer.eos)
-    )
+    return ChatTemplate(source, name_of("bos_token", tokenizer.bos), name_of("eos_token", tokenizer.eos))
+
+
+def published_origin(folder: Path) -> Path | None:
+    """Return the folder of the published model that the model in `folder` is, or that its training went on from, at
+    once or through other trainings; None without one.
+
+    Raises InputError where a model on the way is not there any more, or has changed.
+    """
+    from model.train.reproduction import REPRODUCTION
+
+    while not is_published(folder):
+        record = folder / REPRODUCTION
+        base = read_json(record)["run"].get("base") if record.is_file() else None
+        if base is None:
+            return None
+        folder = Path(base["folder"])
+        if ModelSource(folder).digest() != base["digest"]:
+            raise InputError(f"{folder} holds another model now")
+    return folder
 
 
 def _text_of(path: Path) -> str | None:

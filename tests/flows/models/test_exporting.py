@@ -2,6 +2,7 @@
 presets`."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from model.errors import InputError, RecipeError
 from model.huggingface.io import export_network, split_into_shards
 from model.inference.generate import Sampling, stream_tokens
 from model.nn.factory import make_network
-from tasks.models.load import FINETUNED, write_vocabulary
+from tasks.models.load import FINETUNED, ModelSource, chat_template, write_vocabulary
 from tasks.tokenizer.base import Tokenizer
 from tasks.tokenizer.open import tokenizer_of
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
@@ -143,6 +144,55 @@ def test_weights_beyond_16_bits_are_refused(trained: Callable[..., Path], tmp_pa
     with pytest.raises(RecipeError, match=r"model\.norm\.weight has weights beyond the range of torch\.float16"):
         export_network(tmp_path / "out", config, network.state_dict(), {}, dtype="float16")
     assert export_network(tmp_path / "out", config, network.state_dict(), {}, dtype="bfloat16") == "Qwen3ForCausalLM"
+
+
+CHATS = "{% for message in messages %}{{ bos_token + message['content'] + eos_token }}{% endfor %}"
+
+
+def test_chat_template_and_generation_settings_of_the_base_are_kept(
+    trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    def export(model: Path, out: str) -> tuple[Path, str]:
+        done = CliRunner().invoke(app, ["model", "export", str(model), str(tmp_path / out), "--root", str(tmp_path)])
+        assert done.exit_code == 0, done.output
+        return tmp_path / out, done.stderr
+
+    tokenizer = pieces()
+    model = trained(tokenizer, GPTConfig(vocab_size=400, **SIZES))
+    base, _ = export(model, "base")
+    generation = {"eos_token_id": [2, 399], "temperature": 0.6, "suppress_tokens": [7]}
+    (base / "chat_template.jinja").write_text(CHATS)
+    (base / "generation_config.json").write_text(json.dumps(generation))
+    digest = ModelSource(base).digest()
+    record: dict[str, Any] = {"run": {"base": {"folder": str(base), "digest": digest}}}
+    (model / "reproduction.json").write_text(json.dumps(record))
+    out, reported = export(model, "first")
+    assert "left out" not in reported
+    assert json.loads((out / "generation_config.json").read_text()) == generation
+    chat = [{"role": "user", "content": "tin"}]
+    words = transformers.AutoTokenizer.from_pretrained(out)
+    assert words.apply_chat_template(chat, tokenize=False) == "<s>tin</s>"
+    # So they are of a published folder itself, and of a model that went on from one that went on from it.
+    assert json.loads((export(base, "same")[0] / "generation_config.json").read_text()) == generation
+    second = tmp_path / "second"
+    shutil.copytree(model, second)
+    own = {"run": {"base": {"folder": str(model), "digest": ModelSource(model).digest()}}}
+    (second / "reproduction.json").write_text(json.dumps(own))
+    assert chat_template(open_trained(tmp_path, str(export(second, "third")[0]))) is not None
+    # A token that does not exist, and one with another id.
+    (base / "generation_config.json").write_text(json.dumps({"eos_token_id": 400}))
+    settings = json.loads((base / "tokenizer_config.json").read_text())
+    named = {"content": "<|im_start|>", "special": True}
+    (base / "tokenizer_config.json").write_text(json.dumps({**settings, "added_tokens_decoder": {"400": named}}))
+    out, reported = export(model, "fourth")
+    said = " ".join(reported.split())
+    assert "whose token 400 does not exist" in said
+    assert "whose special tokens <|im_start|> have no or another id here" in said
+    assert not (out / "generation_config.json").exists()
+    assert "chat_template" not in json.loads((out / "tokenizer_config.json").read_text())
+    record["run"]["base"]["digest"] = "another"
+    (model / "reproduction.json").write_text(json.dumps(record))
+    assert "holds another model now" in " ".join(export(model, "fifth")[1].split())
 
 
 def test_the_same_export_is_not_written_again(trained: Callable[..., Path], tmp_path: Path) -> None:

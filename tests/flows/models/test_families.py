@@ -55,6 +55,7 @@ MIXED = [
     "<|endoftext|> [MASK] </s> <s> are text here",
     "",
 ]
+CHATS = "{% for message in messages %}{{ message['content'] + eos_token }}{% endfor %}"
 RECIPE = """
 name = "family"
 budget_tokens = {tokens}
@@ -152,6 +153,9 @@ def write_base(base: Base, folder: Path) -> str:
         for parameter in network.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape))
     network.save_pretrained(folder, max_shard_size=base.shard)
+    (folder / "chat_template.jinja").write_text(CHATS)
+    (folder / "tokenizer_config.json").write_text("{}")
+    (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "eos_token_id": [1, 2]}))
     return name
 
 
@@ -237,6 +241,7 @@ def test_a_base_is_extended_trained_and_exported(
         with torch.no_grad():
             torch.testing.assert_close(theirs(tokens).logits, network(tokens), **CLOSE)
         check_tokenizer(ours, their_tokenizer, engine, old_rows)
+        assert (their_tokenizer.chat_template, theirs.generation_config.eos_token_id) == (CHATS, [1, 2])
         after = ours.network.state_dict()
         assert after["embedding.weight"].shape[0] >= old_rows + 2 * NEW
         changed = [key for key in weights if not torch.equal(after[key][: len(weights[key])], weights[key])]
