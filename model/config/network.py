@@ -5,21 +5,14 @@ Imports no PyTorch, since checking a recipe imports it.
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from model.config import EXPERT, BaseConfig
+from model.config.block import Activation, BlockConfig, Norm, NormPosition, QKNorm, is_gated
 from model.config.rotary import RotaryScaling
-
-Norm = Literal["layernorm", "rmsnorm", "none"]
-
-NormPosition = Literal["pre", "post", "branch"]
-
-QKNorm = Literal["none", "head", "all"]
-
-Activation = Literal["relu", "gelu", "gelu_tanh", "geglu", "geglu_tanh", "swiglu"]
 
 DEFAULT_STD = 0.02
 """Standard deviation of initial weights of GPT-2 and BERT."""
@@ -27,60 +20,12 @@ DEFAULT_STD = 0.02
 GATED_MULTIPLE = 8
 """The default hidden size of a gated MLP is rounded up to a multiple of this, which makes products faster."""
 
-DISTANCE_BUCKETS, FARTHEST_DISTANCE = 32, 128
-"""T5's buckets of relative positions for each head; the last one holds all distances from 128 tokens on."""
-
 Objective = Literal["causal_lm", "masked_lm", "span_corruption"]
 """What is predicted: each next token (GPT), masked tokens and whether sentence B follows A (BERT), removed spans
 (T5)."""
 
 OBJECTIVE_OF: dict[str, Objective] = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
 """Architecture -> `chunk.objective`."""
-
-
-@dataclass(frozen=True)
-class BlockConfig:
-    """Sizes and options of a block."""
-
-    width: int
-    heads: int
-    head_size: int
-    hidden: int
-    activation: Activation
-    norm: Norm
-    norm_eps: float
-    kv_heads: int | None = None
-    """Heads of keys and values, each read by heads / kv_heads queries; None for one per query."""
-    norm_position: NormPosition = "pre"
-    input_norm: bool = True
-    """Whether the input of attention is normalised; False in YaLM-100B's first block, whose input already is."""
-    parallel_residual: bool = False
-    """Whether attention and MLP read the same stream, instead of one after the other."""
-    qk_norm: QKNorm = "none"
-    biases: bool = True
-    qkv_biases: bool | None = None
-    """Whether queries, keys and values have biases; None: as `biases`."""
-    window: int | None = None
-    """Tokens that a query sees, itself included; None for all before it."""
-    experts: int | None = None
-    """Copies of the MLP, of which each token uses `experts_per_token`; None for one MLP."""
-    experts_per_token: int = 2
-    experts_sum_to_one: bool = True
-    dropout: float = 0.0
-    score_scale: float | None = None
-    """Factor of attention scores; 1 / sqrt(E) by default, 1 in T5."""
-    cross_attention: bool = False
-    """Whether the block also attends to an encoder."""
-
-    @property
-    def inner(self) -> int:
-        """Values of all heads of queries."""
-        return self.heads * self.head_size
-
-    @property
-    def kv_inner(self) -> int:
-        """Values of all heads of keys, and of values."""
-        return (self.kv_heads or self.heads) * self.head_size
 
 
 class GPTConfig(BaseConfig):
@@ -539,11 +484,6 @@ def read_network_config(values: Any) -> GPTConfig | BERTConfig | T5Config:
 def width_multiplier(config: "GPTConfig | BERTConfig | T5Config") -> float:
     """Return the width as a multiple of the one that the learning rate was chosen for; 1 without `mup_base_width`."""
     return config.width_multiplier if isinstance(config, GPTConfig) else 1.0
-
-
-def is_gated(activation: Activation) -> bool:
-    """Return whether one half of the MLP's hidden layer multiplies the other (Shazeer 2020)."""
-    return activation in ("geglu", "geglu_tanh", "swiglu")
 
 
 def check_heads_divide_width(width: int, heads: int) -> None:

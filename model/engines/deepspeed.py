@@ -24,7 +24,7 @@ from deepspeed.runtime.zero import partitioned_param_coordinator
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from torch import Tensor
 
-from model.config.network import is_gated
+from model.config.block import is_gated
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
 from model.engines.base import NO_LIMITS, Limits, Reading, Totals

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from model.config.network import GPTConfig, NormPosition, QKNorm
+from model.config.block import NormPosition, QKNorm
+from model.config.network import GPTConfig
 from model.huggingface.base import Activations, Family, Modules, Names, WeightSource, in_blocks
 from model.huggingface.settings import Settings
 

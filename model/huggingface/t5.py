@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from model.config.network import DISTANCE_BUCKETS, FARTHEST_DISTANCE, T5Config, is_gated
+from model.config.block import DISTANCE_BUCKETS, FARTHEST_DISTANCE, is_gated
+from model.config.network import T5Config
 from model.huggingface.base import Activations, Family, Modules, in_blocks
 from model.huggingface.settings import Settings
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.config.network import DISTANCE_BUCKETS, FARTHEST_DISTANCE, BlockConfig, is_gated
+from model.config.block import DISTANCE_BUCKETS, FARTHEST_DISTANCE, BlockConfig, is_gated
 from model.nn.activation_stats import ScoreRange, activation_range
 from model.nn.dropout import dropout, dropped_attention, inner_streams
 from model.nn.experts import Experts, apply_activation

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.config.network import Activation, BlockConfig, is_gated
+from model.config.block import Activation, BlockConfig, is_gated
 
 
 class Experts(nn.Module):

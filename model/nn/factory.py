@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config, is_gated
+from model.config.block import is_gated
+from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.data.row_format import RowFormat
 from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
 from model.nn.bert import BERT

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.config.network import BlockConfig, GPTConfig
+from model.config.block import BlockConfig
+from model.config.network import GPTConfig
 from model.data.philox import numbers_from, philox_key
 
 EMBEDDING_STD = 1.0

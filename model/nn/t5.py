@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.config.network import DISTANCE_BUCKETS, T5Config
+from model.config.block import DISTANCE_BUCKETS
+from model.config.network import T5Config
 from model.nn.activation_stats import activation_range
 from model.nn.block import (
     AttentionContext,

@@ -26,7 +26,7 @@ from model.checkpoint.checkpoint import checkpoint_at, checkpoint_state, intact_
 from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.run_folder import CHECKPOINTS, MICRO_BATCH, RESULT, RUN_FILE, checkpoint_folder
-from model.config.network import is_gated
+from model.config.block import is_gated
 from model.config.train import TrainerRun, read_run, write_run
 from model.data.dataset import SequenceReader
 from model.errors import GuardError, InputError, RecipeError
