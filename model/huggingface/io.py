@@ -276,7 +276,7 @@ def base_weights(base: StartingModel) -> tuple[dict[str, Tensor], str]:
     Raises InputError where they are not those of the network that the folder describes, ChangedInput where the model
     is not the one with which the run was planned, or changes while it is read.
     """
-    with require_unchanged(_files(base.folder)):
+    with require_unchanged(base_files(base.folder)):
         digest = base_digest(base.folder)
         if base.digest is not None and digest != base.digest:
             raise ChangedInput(str(base.folder), f"the model had the digest {base.digest}, and has {digest} now")
@@ -286,7 +286,8 @@ def base_weights(base: StartingModel) -> tuple[dict[str, Tensor], str]:
         return trained.state_dict(), describe_model(base.folder)["weights_digest"]
 
 
-def _files(folder: Path) -> list[Path]:
+def base_files(folder: Path) -> list[Path]:
+    """Return the files of settings and weights of the model in a folder, ours or published."""
     if is_published(folder):
         return [folder / SETTINGS, *weight_files(folder)]
     return [folder / DESCRIPTION, folder / WEIGHTS]

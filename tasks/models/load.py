@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.digests import digest_bytes
 from model.errors import InputError
 from model.finetune.description import FINETUNED
-from model.model_files import SETTINGS, is_published, published_digest, read_json, weight_files
+from model.model_files import SETTINGS, is_published, read_json
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import canonical_json
 from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES
@@ -54,9 +53,9 @@ class ModelSource:
 
     def digest(self) -> str:
         """Return the digest of the model's settings and weights; InputError where the folder holds no model."""
-        from model.checkpoint.weights import description_digest
+        from model.huggingface.io import base_digest
 
-        return published_digest(self.folder) if is_published(self.folder) else description_digest(self.folder)
+        return base_digest(self.folder)
 
     def tokenizer(self) -> "Tokenizer":
         """Return the vocabulary; InputError where there is none."""
@@ -78,9 +77,9 @@ class ModelSource:
     @property
     def files(self) -> list[Path]:
         """The files of settings and weights."""
-        if is_published(self.folder):
-            return [self.folder / SETTINGS, *weight_files(self.folder)]
-        return [self.folder / DESCRIPTION, self.folder / WEIGHTS]
+        from model.huggingface.io import base_files
+
+        return base_files(self.folder)
 
 
 @dataclass(frozen=True)
