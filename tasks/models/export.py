@@ -92,6 +92,8 @@ def build_export(
         finished = workspace.finished(UNIT)
         if finished is not None:
             return finished
+        for sentence in published.left_out:
+            context.note(EXPORT.name, f"left out: {sentence}")
         with require_unchanged(source.files), workspace.unit(UNIT) as unit:
             folder, stored = unit.path(CARD).parent, open_source(source)
             chat = chat_of(stored)

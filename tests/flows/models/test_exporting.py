@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.models.load import open_trained
 from flows.recipe.counts import parse_size
+from flows.runs.record import list_runs
 from model.checkpoint.weights import load_model, save_model
 from model.checksummed_json import write_sealed
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
@@ -152,8 +153,9 @@ CHATS = "{% for message in messages %}{{ bos_token + message['content'] + eos_to
 def test_chat_template_and_generation_settings_of_the_base_are_kept(
     trained: Callable[..., Path], tmp_path: Path
 ) -> None:
-    def export(model: Path, out: str) -> tuple[Path, str]:
-        done = CliRunner().invoke(app, ["model", "export", str(model), str(tmp_path / out), "--root", str(tmp_path)])
+    def export(model: Path, out: str, *more: str) -> tuple[Path, str]:
+        words = ["model", "export", str(model), str(tmp_path / out), "--root", str(tmp_path), *more]
+        done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.output
         return tmp_path / out, done.stderr
 
@@ -184,9 +186,11 @@ def test_chat_template_and_generation_settings_of_the_base_are_kept(
     settings = json.loads((base / "tokenizer_config.json").read_text())
     named = {"content": "<|im_start|>", "special": True}
     (base / "tokenizer_config.json").write_text(json.dumps({**settings, "added_tokens_decoder": {"400": named}}))
-    out, reported = export(model, "fourth")
+    out, reported = export(model, "fourth", "--dtype", "bfloat16")
     said = " ".join(reported.split())
     assert "whose token 400 does not exist" in said
+    noted = [note["note"] for run in list_runs(tmp_path) for note in run["notes"]]
+    assert sum("whose token 400 does not exist" in text for text in noted) == 1, "in the record of the run, too"
     assert "whose special tokens <|im_start|> have no or another id here" in said
     assert not (out / "generation_config.json").exists()
     assert "chat_template" not in json.loads((out / "tokenizer_config.json").read_text())
