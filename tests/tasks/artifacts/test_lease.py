@@ -64,6 +64,11 @@ def test_a_lease_that_was_given_back_is_free_at_once_and_numbers_go_up(tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3.lease", "4.lease"]
 
 
+def test_a_builder_that_ends_without_giving_its_lease_back_ends(tmp_path: Path) -> None:
+    script = "from tasks.artifacts.lease import *; held = build_lease(Path({!r}), print); held.__enter__()"
+    subprocess.run([sys.executable, "-c", script.format(str(tmp_path))], check=True, timeout=30)
+
+
 def test_a_living_holder_is_waited_for_and_named_once(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
     heard: list[str] = []
 

@@ -145,6 +145,22 @@ def test_short_words_are_counted_by_their_letters():
     assert structure_of(*texts).count_of(st.SHORT_WORDS).tolist() == [3, 5, 0, 0, 0]
 
 
+def test_words_with_which_lines_begin_are_found_whole():
+    asking = structure_of("Question 1\nAnswer: four weeks\nQ: who?\nA: all\nNo answer\n", "FAQ\n", "Faq of it\n")
+    assert asking.count_of(st.ASKING_LINES).tolist() == [4, 0, 0]
+    assert asking.count_of(st.ASKING_TITLES).tolist() == [0, 1, 1]
+
+
+def test_lines_of_logs_begin_with_a_time_or_a_name_in_angle_brackets():
+    log, other = "12:01 is it?\n[12:30] yes, of course\n<anna> who looks?\n", "<anna>no\n<a b> no\n<> no\n123:45 no\n"
+    logs = structure_of(log, other)
+    assert logs.count_of(st.CHAT_LINES).tolist() == [3, 0]
+
+
+def test_korean_words_are_counted_by_their_spaces():
+    assert structure_of("철은 차갑다 오늘은\n", "한 두 세 네\n").count_of(st.WORDS).tolist() == [3, 4]
+
+
 def test_one_line_is_no_code():
     assert kind_of("they are gone(all of them)\n" * 2) == "code"
     assert kind_of("they are gone(all of them)\n") != "code"
