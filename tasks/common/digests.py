@@ -101,8 +101,11 @@ class InputDigests:
             self._changed = True
 
     def save(self) -> None:
-        """Write the cache if anything was hashed; if it cannot be written, files are hashed again next time."""
-        if not self._changed:
+        """Write the cache if anything was hashed; if it cannot be written, files are hashed again next time.
+
+        Makes no root: commands that only look may name one that does not exist.
+        """
+        if not self._changed or not self._cache.parent.is_dir():
             return
         try:
             write_sealed(self._cache, {"files": self._known}, indent=None)

@@ -33,18 +33,20 @@ CACHE = "BESSEMER_CACHE"
 
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST")
 
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/{1,2}[^/]")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:(/|$)")
 
 
 def is_address(root: str | Path) -> bool:
-    """Return whether a root is the address of an object store; `Path` turns its two slashes into one."""
+    """Return whether a root is the address of an object store; `Path` turns its two slashes into one, and removes those
+    at the end."""
     return bool(_SCHEME.match(str(root)))
 
 
 def attached_root(address: str) -> Path:
     """Return the local folder of the root at `address`; creates it if necessary.
 
-    Raises RecipeError for an address with credentials, query or fragment, InputError if the cache is not writable.
+    Raises RecipeError for an address without a bucket, or with credentials, query or fragment; InputError if the cache
+    is not writable.
     """
     address = _checked(address)
     folder = _cache_folder(address)
@@ -130,6 +132,11 @@ def _store(file: Path, process: int) -> ObjectStore:
 
 def _checked(address: str) -> str:
     scheme, _, rest = address.partition(":")
+    if not rest.strip("/") or rest.startswith("///"):
+        raise RecipeError(
+            f"--root {address} names no bucket. Write {scheme}://BUCKET or {scheme}://BUCKET/PREFIX; a local folder of"
+            f" this name is ./{address}"
+        )
     address = f"{scheme}://{rest.strip('/')}"
     parts = urlsplit(address)
     if "@" in parts.netloc or parts.query or parts.fragment:

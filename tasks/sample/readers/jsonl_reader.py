@@ -57,9 +57,13 @@ def json_object(number: int, byte: int, raw: bytes) -> dict[str, Any] | BadRecor
         return decoded
     try:
         fields = json.loads(decoded.text)
+    except json.JSONDecodeError as error:
+        # Its own text counts lines from that of the record, which reads like a line of the file.
+        position = decoded.byte + len(decoded.text[: error.pos].encode())
+        reason = f"broken JSON: {error.msg} at character {error.pos + 1} of the line"
+        return BadRecord(number, position, reason, excerpt_of(raw))
     except (ValueError, RecursionError) as error:
-        position = decoded.byte + len(decoded.text[: getattr(error, "pos", 0)].encode())
-        return BadRecord(number, position, f"broken JSON: {error}", excerpt_of(raw))
+        return BadRecord(number, decoded.byte, f"broken JSON: {error}", excerpt_of(raw))
     if not isinstance(fields, dict):
         return BadRecord(number, byte, f"not a JSON object but {type(fields).__name__}", excerpt_of(raw))
     return fields

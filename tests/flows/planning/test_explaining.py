@@ -29,7 +29,10 @@ def test_before_the_first_run_all_will_be_built_and_nothing_is_written(foundry: 
     assert verdicts(found) == ["build"] * 8
     assert found["sample"].cause == "no artifact of this stage exists yet"
     assert found["train"].cause == "unknown until `sample` is built"
-    assert {path.name for path in (tmp_path / "root").iterdir()} == {"inputs.json"}
+    assert not (tmp_path / "root").exists()
+    (tmp_path / "root").mkdir()
+    assert forecast(foundry, tmp_path / "root") == found
+    assert [path.name for path in (tmp_path / "root").iterdir()] == ["inputs.json"]
 
 
 def test_what_exists_is_reused_and_what_follows_was_never_built(foundry: Path, root: Path) -> None:

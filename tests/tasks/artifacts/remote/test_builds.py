@@ -14,13 +14,13 @@ import pytest
 
 from flows.upkeep.root_records import record_problem, records_under
 from model.checksummed_json import read_sealed, write_sealed
-from model.errors import Infra, InputError, IntegrityError
+from model.errors import Infra, InputError, IntegrityError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.remote import partial_builds as unfinished
 from tasks.artifacts.remote import retries
 from tasks.artifacts.remote.artifacts import create_stub
-from tasks.artifacts.remote.attach import _store, attached_root, check_store, store_of
+from tasks.artifacts.remote.attach import _store, attached_root, check_store, is_address, store_of
 from tasks.artifacts.remote.metadata import pull_metadata
 from tasks.artifacts.remote.mirror import RemoteMirror
 from tasks.artifacts.remote.object_store import ObjectStore
@@ -433,12 +433,18 @@ def test_a_damaged_record_of_a_cache_is_named_before_it_is_used(
 
 
 def test_an_address_with_credentials_is_refused_and_not_repeated(tmp_path: Path) -> None:
-    from model.errors import RecipeError
-
     with pytest.raises(RecipeError, match="without credentials") as reported:
         attached_root("s3://key:planted-secret@bucket/prefix")
     assert "planted-secret" not in str(reported.value)
     assert store_of(tmp_path) is None
+
+
+@pytest.mark.parametrize("root", ["s3://", "s3:///prefix", Path("s3://")])
+def test_an_address_without_a_bucket_is_refused_and_is_no_local_folder(root: str | Path) -> None:
+    assert is_address(root)
+    with pytest.raises(RecipeError, match=f"--root {root} names no bucket. Write s3://BUCKET or s3://BUCKET/PREFIX"):
+        attached_root(str(root))
+    assert not is_address(f"./{root}")
 
 
 def test_a_user_without_a_home_folder_is_asked_for_one_for_caches(monkeypatch: pytest.MonkeyPatch) -> None:

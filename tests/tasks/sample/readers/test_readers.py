@@ -48,7 +48,7 @@ def test_a_broken_line_is_rejected_and_reading_goes_on(tmp_path):
     assert (good.text, last.text) == ("one", "three")
     assert bad.number == 1
     assert bad.byte == len(line("one")) + len('{"text": ')
-    assert bad.reason.startswith("broken JSON")
+    assert bad.reason == "broken JSON: Expecting value at character 10 of the line"
     assert bad.excerpt == '{"text": oops}'
 
 
