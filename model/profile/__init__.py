@@ -6,5 +6,5 @@ optimizer, loader. The rest is the time between operations. It is compared with 
 start: the roofline (Williams, Waterman and Patterson 2009).
 
 `step.py` runs the steps, `modules.py` times and counts their operations by part, `roofline.py` measures the machine,
-and `report.py` finds problems and formats the result. `coordinate_check.py` is a command of its own.
+and `report.py` finds problems and formats the result.
 """

@@ -8,12 +8,12 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional as F
 
+from benchmarks.coordinate_check import exponents, main, measure
 from model.config.network import GPTConfig
 from model.config.options import OptimizerConfig
 from model.config.train import TrainerRun
 from model.nn.gpt import GPT
 from model.optim.optimizers import make_optimizer, set_learning_rate
-from model.profile.coordinate_check import exponents, main, measure
 
 SMALL = {"vocab_size": 48, "context": 16, "layers": 1, "heads": 2, "activation": "gelu", "init_std": 0.02}
 

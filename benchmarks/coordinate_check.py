@@ -1,4 +1,4 @@
-"""Check that a learning rate transfers to wider networks: `python -m model.profile.coordinate_check [--base 64]
+"""Check that a learning rate transfers to wider networks: `python benchmarks/coordinate_check.py [--base 64]
 [--widths 64,128]`.
 
 Yang et al. (2022), appendix D.1: networks of several widths take a few steps on the same rows, and the typical size of
