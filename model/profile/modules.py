@@ -2,10 +2,11 @@
 
 In the forward pass the parts are those of the modules that run. Between modules the network calls functions (attention
 itself, activations, the tied head), so three rules fill the gaps. Within a block, a function belongs to the part of the
-module before it: attention follows its input projection. Outside all blocks, operations before the first module prepare
-the batch (targets, masks); from there or from any embedding to the next block they belong to the embedding, between two
-blocks to the activation ranges, and after the last block to the head and loss. An operation of the backward pass
-belongs to the part of the operation whose graph node it computes, found by autograd's sequence numbers.
+module before it, norms aside: attention follows its input projections, also where queries and keys are normalised.
+Outside all blocks, operations before the first module prepare the batch (targets, masks); from there or from any
+embedding to the next block they belong to the embedding, between two blocks to the activation ranges, and after the
+last block to the head and loss. An operation of the backward pass belongs to the part of the operation whose graph node
+it computes, found by autograd's sequence numbers.
 
 FLOPs are those of matrix products, by PyTorch's own formulas (`torch.utils.flop_counter`). Bytes are counted as if
 there were no cache, as the roofline requires: each input tensor is read once, each output is written once.
@@ -175,8 +176,9 @@ class OperationCounter(TorchDispatchMode):
 
     def _leave_module(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
         self._open.pop()
-        # An activation range only observes: what follows it belongs to the part before it.
-        if (part := self._parts.get(module)) and part != ACTIVATION_RANGES:
+        # What follows an activation range, or a norm of queries and keys, belongs to the part before it.
+        part = self._parts.get(module)
+        if part and part != ACTIVATION_RANGES and (part != NORMS or self._before is None):
             self._before = part
         if module is self._last_block and torch._C._current_autograd_node() is None:
             self._outside = HEAD

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from model.config.network import BERTConfig, T5Config
+from model.config.network import BERTConfig, GPTConfig, T5Config
 from model.config.train import TrainerRun
 from model.errors import InputError, RecipeError
 from model.nn.bert import BERT
+from model.nn.gpt import GPT
 from model.nn.t5 import T5
 from model.profile.modules import (
     ACTIVATION_RANGES,
@@ -250,6 +251,17 @@ def test_work_done_again_is_backward_work_of_its_part() -> None:
     }
     assert ("norms", "backward") in work
     assert ("embedding", "backward") in work
+
+
+@pytest.mark.parametrize("qk_norm", ["none", "head", "all"])
+def test_attention_on_normalised_queries_is_no_norm(qk_norm: str) -> None:
+    settings = {"vocab_size": 30, "context": 12, "layers": 2, "heads": 2, "width": 8, "qk_norm": qk_norm}
+    network = GPT(GPTConfig.model_validate(settings)).initialise(1)
+    work = work_of(network, lambda: network.hidden(torch.arange(24).view(2, 12)).sum())
+    projections, scores = 2 * 24 * 4 * 8 * 8 * 2, 4 * 2 * 12 * 12 * 8 * 2
+    assert work["attention", "forward"] == projections + scores
+    assert work["attention", "backward"] == 2 * projections + 2.5 * scores
+    assert work["norms", "forward"] == work["norms", "backward"] == 0
 
 
 def test_the_parts_of_an_encoder_with_two_heads() -> None:
