@@ -45,7 +45,7 @@ _OF_NAMES = (
     (HEAD, re.compile(r"(^|_)head(_|$)|^(lm|mlm|nsp)|pooler")),
     (NORMS, re.compile(r"norm(_|$)|^ln(_|$)")),
     (ATTENTION, re.compile(r"attention|attn")),
-    (MLP, re.compile(r"mlp|ffn|feed_forward")),
+    (MLP, re.compile(r"mlp|ffn|feed_forward|experts")),
     (EMBEDDING, re.compile(r"embed|^(wte|wpe)$")),
     (ACTIVATION_RANGES, re.compile(r"score_range")),
 )
@@ -201,7 +201,8 @@ def flops_of(operation: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> f
     """Return the FLOPs of matrix products, counting multiplications and additions; attention counts without masking.
 
     All other operations count as zero, as in 6 N + 12 L D T (Kaplan et al. 2020). The formulas are PyTorch's, except
-    for attention on a CPU, whose backward pass recomputes the scores and so has five products for two.
+    for products of experts, and for attention on a CPU, whose backward pass recomputes the scores and so has five
+    products for two.
     """
     packet = operation.overloadpacket
     if packet in flop_registry:
@@ -210,6 +211,9 @@ def flops_of(operation: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> f
         return float(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))
     if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
         return float(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))
+    if packet is torch.ops.aten._grouped_mm:
+        # Rows times the matrix of their expert, or outer products of rows, summed for each expert.
+        return 2.0 * args[0].numel() * args[1].shape[-1]
     return 0.0
 
 

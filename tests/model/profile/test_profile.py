@@ -264,6 +264,16 @@ def test_attention_on_normalised_queries_is_no_norm(qk_norm: str) -> None:
     assert work["norms", "forward"] == work["norms", "backward"] == 0
 
 
+def test_experts_are_the_mlp_of_their_block() -> None:
+    settings = {"vocab_size": 30, "context": 12, "layers": 2, "heads": 2, "width": 8, "experts": 4}
+    network = GPT(GPTConfig.model_validate(settings)).initialise(1)
+    work = work_of(network, lambda: network.hidden(torch.arange(24).view(2, 12)).sum())
+    # The router has a column for each expert; each of 24 tokens has two experts of three matrices of 8 x 24.
+    products = 2 * (2 * 24 * 8 * 4 + 2 * (2 * 24) * 3 * 8 * 24)
+    assert (work["MLP", "forward"], work["MLP", "backward"]) == (products, 2 * products)
+    assert work["norms", "forward"] == work["norms", "backward"] == 0
+
+
 def test_the_parts_of_an_encoder_with_two_heads() -> None:
     config = BERTConfig(vocab_size=30, context=12, layers=2, heads=2, width=8)
     network = BERT(config).initialise(1)
