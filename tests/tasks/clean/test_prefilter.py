@@ -4,7 +4,7 @@ import ftfy
 import numpy as np
 import pytest
 from ftfy.badness import is_bad
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.clean.batch import Texts
@@ -27,7 +27,6 @@ PIECES = st.sampled_from(
         *"aZ 1290.:-+()[]<>&#@;/_!?\n\t\r\u200b\u00ad\u0301\u2028é我あกЫ🙂❤️👍🏽ÃâÂ°€™\u0093½×²√≈ß",
         "jo@mill.org", "81.169.145.78", "2a00:1450:4001:82a::200e", "+49 30 1234567", "(801) 596-1887", "615-741-3491",
         "4111 1111 1111 1111", "378282246310005", ":smile:", "[捂脸]", "[12]", "[edit]", "JavaScript", "Terms of Use",
-        "card 4222222222222",
         "privacy policy", "COOKIE policy", "uses cookies", "&amp;", "&eacute;", "<br>", "<!-- x -->", "![a](b.png)",
         "[![b](https://x/badge.svg)](u)", "<img alt='x'>", "same line\nsame line\nsame line\n", "\x1b[31m", "1.2.3.4",
         "pаypal", "naïve", "Ã©", "â€œ", "Ð¿Ñ€Ð¸", "# ", "1\ufe0f\u20e3", "\U0001f1e9\U0001f1ea",
@@ -47,6 +46,7 @@ def features(text):
 
 
 @settings(max_examples=150, deadline=None)
+@example("card 4222222222222")
 @given(TEXTS)
 def test_an_edit_whose_trigger_is_absent_changes_nothing(text):
     found = features(text)
