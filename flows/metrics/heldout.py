@@ -22,11 +22,10 @@ import pyarrow.compute as pc
 
 from flows.metrics.formatting import UNKNOWN_LANGUAGE, format_share, format_shots
 from flows.metrics.lines import BitsLine, HeldoutLine
-from flows.runs.run_documents import parts_of, sample_parts
+from flows.runs.run_documents import dropped_copies, parts_of, sample_parts
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables.files import read_table
-from tasks.artifacts.tables.ledger import DROP
-from tasks.artifacts.tables.rows import HELDOUT_ALL, ScoreRow, Survivor
+from tasks.artifacts.tables.rows import HELDOUT_ALL, ScoreRow
 
 
 @dataclass(frozen=True)
@@ -189,11 +188,8 @@ def _trained(decontaminate: Path) -> frozenset[bytes]:
 def _copies(dedup: Path) -> dict[bytes, set[bytes]]:
     """Return, for each document kept in place of copies, the documents that were dropped as its copies."""
     found: dict[bytes, set[bytes]] = defaultdict(set)
-    for part in parts_of(Artifact.open(dedup), "ledger", ["doc_id", "action", "evidence"]):
-        # A document that lost a passage to another is no copy of it.
-        for row in part.filter(pc.equal(part.column("action"), DROP)).to_pylist():
-            if kept := Survivor.of(row["evidence"]):
-                found[bytes.fromhex(kept.survivor)].add(row["doc_id"])
+    for doc_id, kept in dropped_copies(Artifact.open(dedup)):
+        found[kept].add(doc_id)
     return dict(found)
 
 

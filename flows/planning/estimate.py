@@ -24,10 +24,8 @@ import pyarrow.compute as pc
 
 from flows.metrics.statistics import Z_95, Interval, wilson
 from flows.planning.pilot import Pilot
-from flows.runs.run_documents import parts_of
+from flows.runs.run_documents import dropped_copies, parts_of
 from tasks.artifacts.artifact import Artifact
-from tasks.artifacts.tables.ledger import DROP
-from tasks.artifacts.tables.rows import Survivor
 from tasks.decontaminate.config import DecontaminateConfig
 
 DOCUMENT_STAGES = ("sample", "clean", "dedup", "decontaminate")
@@ -117,11 +115,7 @@ class ObservedCopies:
 def _seen_copies(pilot: Pilot) -> dict[str, ObservedCopies]:
     """Return the duplicates that dedup found in each source; a group is a kept document and its copies."""
     source_of = dict(_sources(pilot.artifacts["clean"]))
-    survivor_of: dict[bytes, bytes] = {}
-    for table in parts_of(pilot.artifacts["dedup"], "ledger", ["doc_id", "action", "evidence"]):
-        for row in table.filter(pc.equal(table.column("action"), DROP)).to_pylist():
-            if kept := Survivor.of(row["evidence"]):
-                survivor_of[row["doc_id"]] = bytes.fromhex(kept.survivor)
+    survivor_of = dict(dropped_copies(pilot.artifacts["dedup"]))
     copies = Counter(survivor_of.values())
     by_group: dict[str, Counter[int]] = {name: Counter() for name in pilot.shares}
     removed: Counter[str] = Counter()

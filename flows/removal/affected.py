@@ -16,14 +16,13 @@ import pyarrow.compute as pc
 from flows.recipe.schema import Recipe
 from flows.runs.object_store import list_leftovers
 from flows.runs.record import RunData, list_runs, stage_paths
-from flows.runs.run_documents import as_stored, find_documents, parts_of
+from flows.runs.run_documents import as_stored, dropped_copies, find_documents, parts_of
 from model.checkpoint.run_folder import DESCRIPTION
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST, Manifest, read_manifest
 from tasks.artifacts.published import artifacts_under, is_set_aside
 from tasks.artifacts.remote.attach import store_of
-from tasks.artifacts.tables.rows import Survivor
 from tasks.chunk.tombstones import tombstones
 
 KEEPING = ("sample", "clean", "decontaminate", "vocab", "chunk")
@@ -81,18 +80,14 @@ def find_leaving(
     ids = requested_ids(root, run_id, artifacts, recipe, request)
     duplicates: set[bytes] = set()
     copies: dict[str, str] = {}
-    hexes = {one.hex() for one in ids}
-    for rows in parts_of(artifacts["dedup"], "ledger", ["doc_id", "action", "evidence"]):
-        for row in rows.filter(pc.equal(rows.column("action"), "drop")).to_pylist():
-            kept = Survivor.of(row["evidence"])
-            survivor = None if kept is None else kept.survivor
-            if row["doc_id"] in ids and survivor is not None and survivor not in hexes:
-                copies[row["doc_id"].hex()] = survivor
-            elif survivor in hexes and row["doc_id"] not in ids:
-                duplicates.add(row["doc_id"])
+    for doc_id, kept in dropped_copies(artifacts["dedup"]):
+        if doc_id in ids and kept not in ids:
+            copies[doc_id.hex()] = kept.hex()
+        elif kept in ids and doc_id not in ids:
+            duplicates.add(doc_id)
     all_ids = ids if request.promote else ids | duplicates
     return Leaving(
-        requested=tuple(sorted(hexes)),
+        requested=tuple(sorted(one.hex() for one in ids)),
         duplicates=tuple(sorted(one.hex() for one in duplicates)),
         copies_of=copies,
         heldout=_count(artifacts["decontaminate"], "heldout", all_ids),

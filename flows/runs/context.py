@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tasks.artifacts.build import ProgressListener
 
-CURRENT_LISTENER: ContextVar[ProgressListener] = ContextVar("ONLOOKER", default=ProgressListener())  # noqa: B039  # a ProgressListener has no state
+CURRENT_LISTENER: ContextVar[ProgressListener] = ContextVar("CURRENT_LISTENER", default=ProgressListener())  # noqa: B039  # a ProgressListener has no state
 """The listener to the runs of this context; the command sets its progress bars here."""
 
 Value = TypeVar("Value")
@@ -40,7 +40,7 @@ HOUR_PRICE: ContextVar[float | None] = ContextVar("HOUR_PRICE", default=None)
 REPLAY_OF: ContextVar[Path | None] = ContextVar("REPLAY_OF", default=None)
 """The trained model whose checkpoints the run may continue; `bessemer data forget` sets it here."""
 
-REPORTED_RESULTS: ContextVar[list[object] | None] = ContextVar("ENDED", default=None)
+REPORTED_RESULTS: ContextVar[list[object] | None] = ContextVar("REPORTED_RESULTS", default=None)
 """Where a flow leaves its result, for a command whose server does not hear of the end."""
 
 

@@ -18,6 +18,7 @@ from model.checkpoint.metrics import final_rows, final_steps
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.tables.files import read_table
+from tasks.artifacts.tables.ledger import DROP
 from tasks.artifacts.tables.rows import (
     DocumentRow,
     LeakRow,
@@ -26,6 +27,7 @@ from tasks.artifacts.tables.rows import (
     SequenceRow,
     SpanRow,
     StepRow,
+    Survivor,
     rows_of,
 )
 from tasks.artifacts.tables.schema import DOCUMENTS
@@ -237,6 +239,17 @@ def documents_of(
 def parts_of(artifact: Artifact, table: str, columns: list[str] | None) -> Iterator[pa.Table]:
     """Return the parts of a table, one in memory at a time; all columns for None."""
     return (read_table(path, columns) for path in artifact.files(table))
+
+
+def dropped_copies(dedup: Artifact) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the ids of each document that was dropped as a copy and of the one that was kept.
+
+    A document that lost a passage to another is no copy of it.
+    """
+    for part in parts_of(dedup, "ledger", ["doc_id", "action", "evidence"]):
+        for row in part.filter(pc.equal(part.column("action"), DROP)).to_pylist():
+            if kept := Survivor.of(row["evidence"]):
+                yield row["doc_id"], bytes.fromhex(kept.survivor)
 
 
 def text_kinds(clean: Artifact, documents: Sequence[DocumentRow]) -> dict[bytes, str | None]:

@@ -88,9 +88,9 @@ def check_base_model(
     `pieces` is the size of a vocabulary that is extended from the file `base`, whose own tokens and placeholders are
     `base_rows`; None for one that is trained anew, of `trained_anew` tokens, of which only the size is checked: whether
     it is the model's vocabulary shows when it is made (`make_starting_model`). `unextended` is the digest of a
-    vocabulary that is `base` without new tokens. Raises InputError where the folder has
-    no model, or one of another vocabulary; RecipeError where the model is not `config.model`, or where only new rows
-    are trainable and there are none.
+    vocabulary that is `base` without new tokens. Raises InputError where the folder has no model, or one of another
+    vocabulary; RecipeError where the model is not `config.model`, or where only new rows are trainable and there are
+    none.
     """
     folder = config.base_model
     if folder is None:
