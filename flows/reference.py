@@ -42,7 +42,7 @@ KEYS_OF_RECIPES = {
         "`weights_from` | path | none | File of weights that `bessemer study mix` wrote, instead of the weights of the"
         " sources.",
         "`keep` | text, *runtime* | none | A run, or `latest` for the recipe's last one: what its stages measured over"
-        " all documents (sizes of sources, quality classifier, counts of common words, vocabulary, seats) is kept"
+        " all documents (sizes of sources, quality classifier, counts of common words, vocabulary, slots) is kept"
         " instead of being measured anew, so that new files change nothing for the old ones. `keep` of a stage's table"
         " has precedence.",
     ),

@@ -102,7 +102,7 @@ KEPT = {
     "clean": "quality classifier",
     "decontaminate": "counts of common words",
     "vocab": "vocabulary",
-    "chunk": "seats of the order",
+    "chunk": "slots of the order",
 }
 """What a stage decides from all documents together."""
 

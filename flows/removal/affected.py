@@ -42,7 +42,7 @@ class Request:
     promote: bool = False
     """Whether near-duplicates that were dropped in favour of a document take its place; by default they leave, too."""
     refill: bool = False
-    """Whether other rows take the seats that become free; by default they stay empty, and no other position changes."""
+    """Whether other rows take the slots that become free; by default they stay empty, and no other position changes."""
 
 
 @dataclass(frozen=True)

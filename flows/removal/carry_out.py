@@ -27,7 +27,7 @@ from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.erasure import describe_retention, erase
 from tasks.artifacts.remote.metadata import PENDING
 from tasks.artifacts.reuse import now
-from tasks.chunk.config import SEATS
+from tasks.chunk.config import SLOTS
 from tasks.common.digests import INPUTS, InputDigests
 from tasks.decontaminate.config import HELDOUT_DRAW, RARITY
 
@@ -150,5 +150,5 @@ def kept_aggregates(artifacts: Mapping[str, Artifact], recipe: Recipe) -> dict[s
     if recipe.clean.quality is not None:
         found["quality classifier"] = digest_of_table(artifacts["clean"], "quality")
     if recipe.chunk.packing == "stable":
-        found["seats of the order"] = digest_of_table(artifacts["chunk"], SEATS)
+        found["slots of the order"] = digest_of_table(artifacts["chunk"], SLOTS)
     return found

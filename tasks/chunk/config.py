@@ -10,7 +10,7 @@ from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
 from tasks.common.config import StrictConfig, check_epochs
 from tasks.execution.machines import Machines
 
-SEATS = "seats"
+SLOTS = "slots"
 """The table with the numbers of a stable order, which `keep` names."""
 SHORTEST_PAIR_ROW = 8
 """[CLS], two [SEP], and a few tokens for each of two segments."""
@@ -33,7 +33,7 @@ class Tombstone(StrictConfig):
     tokens: int = Field(ge=1)
     """Its tokens, with the end-of-text token."""
     key: str = Field(pattern="^[0-9a-f]{16}$")
-    """A hash of its tokens, which decides its bucket and its seats, in hexadecimal digits."""
+    """A hash of its tokens, which decides its bucket and its slots, in hexadecimal digits."""
 
 
 class ChunkConfig(StrictConfig):
@@ -49,7 +49,7 @@ class ChunkConfig(StrictConfig):
     keeps sequences and their order almost as they are when a document is added or removed. The last two are for
     `causal_lm`; `masked_lm` pairs sentences instead."""
     keep: Annotated[str | None, RUNTIME, Reach.EARLIER, EXPERT] = None
-    """A run whose numbers of seats, buckets and reads of each source are used, so that the source of each position
+    """A run whose numbers of slots, buckets and reads of each source are used, so that the source of each position
     stays; null plans them from the mixture. For `packing = "stable"`; with others it has no effect."""
     tombstones: Annotated[tuple[Tombstone, ...], EXPERT] = ()
     """Places of removed documents that stay empty, so that no other position of the order changes; `bessemer data

@@ -20,15 +20,15 @@ from tasks.artifacts.tables.files import read_table, table_file_name, write_run_
 from tasks.artifacts.tables.map_parts import map_parts
 from tasks.artifacts.tables.schema import SPANS
 from tasks.artifacts.workspace import Unit, Workspace
-from tasks.chunk.config import SEATS, ChunkConfig
+from tasks.chunk.config import SLOTS, ChunkConfig
 from tasks.chunk.heldout import write_heldout
 from tasks.chunk.mixture import Mixture, plan_mixtures, whole_mixture
 from tasks.chunk.order import SourceReads, order_batches, plan_parts
 from tasks.chunk.packing import PackedRows, best_fit_rows, concat_rows
 from tasks.chunk.row_formats import row_format
-from tasks.chunk.seats import SeatedReads, SeatedSource, SeatPlan, plan_seats, seats_table
 from tasks.chunk.sentence_pairs import PairFormat, PairPacker
 from tasks.chunk.sequences import SequenceWriter
+from tasks.chunk.slots import SlotPlan, SlotReads, SlotSource, plan_slots, slots_table
 from tasks.chunk.stable_rows import StableSource
 from tasks.chunk.tokenize import (
     TABLE,
@@ -48,7 +48,7 @@ ORDER_UNIT = "order"
 
 ROWS = "rows"
 
-Reads = SourceReads | SeatedReads
+Reads = SourceReads | SlotReads
 
 UNIGRAM = pa.schema([pa.field("token", pa.uint32(), nullable=False), pa.field("count", pa.int64(), nullable=False)])
 """Occurrences of each id in what ORDER reads, repetitions included, padding not; a row for every id."""
@@ -65,13 +65,13 @@ class SourceCounts:
     """Tokens of the budget in one reading."""
     labels: Counter[str] = field(default_factory=Counter)
     """Rows of pairs by the kind of their second segment."""
-    seated: SeatedSource | None = None
-    """What decides the seats of the rows in a stable order, whose last row is the blank one."""
+    slot_source: SlotSource | None = None
+    """What decides the slots of the rows in a stable order, whose last row is the blank one."""
 
     @property
     def filled_rows(self) -> int:
         """Rows without the blank one."""
-        return self.rows - (self.seated is not None)
+        return self.rows - (self.slot_source is not None)
 
 
 def chunk_documents(
@@ -80,7 +80,7 @@ def chunk_documents(
     config: ChunkConfig,
     workspace: Workspace,
     executor: Executor,
-    kept: Mapping[str, SeatPlan] | None = None,
+    kept: Mapping[str, SlotPlan] | None = None,
 ) -> StageReport:
     """Write SEQUENCES, SPANS, ORDER, the unigram counts, and rows of held-out text; `kept` are the numbers of a stable
     order by source.
@@ -112,11 +112,13 @@ def chunk_documents(
     _check_sources(packed_sources, report, config, kept)
     available = {source: rows.counted for source, rows in packed_sources.items()}
     mixtures = plan_mixtures(available, config)
-    seated = {source: packed.seated for source, packed in packed_sources.items() if packed.seated is not None}
-    if seated:
-        in_seats = plan_seats(mixtures, seated, counted, config.seed, kept)
-        write_run_table(workspace, SEATS, seats_table(in_seats[-1]))
-        parts: Sequence[Sequence[Reads]] = in_seats
+    slot_sources = {
+        source: packed.slot_source for source, packed in packed_sources.items() if packed.slot_source is not None
+    }
+    if slot_sources:
+        in_slots = plan_slots(mixtures, slot_sources, counted, config.seed, kept)
+        write_run_table(workspace, SLOTS, slots_table(in_slots[-1]))
+        parts: Sequence[Sequence[Reads]] = in_slots
     else:
         rows = {source: packed.rows for source, packed in packed_sources.items()}
         parts = plan_parts(mixtures, rows, counted, config.seed)
@@ -160,22 +162,22 @@ def _pack_stably(
     config: ChunkConfig,
     first_row: int,
     counts: SourceCounts,
-    kept: SeatPlan | None,
+    kept: SlotPlan | None,
 ) -> Iterator[PackedRows]:
-    """Yield the rows of one source by document, then its blank row; `counts` gets what decides their seats."""
+    """Yield the rows of one source by document, then its blank row; `counts` gets what decides their slots."""
     buckets = None if kept is None else kept.buckets
     packed = StableSource(files, source, config.row_length, config.tombstones, buckets)
     yield from packed.rows(TokenBytes.of(tokenizer), tokenizer.pad, first_row)
-    counts.seated = SeatedSource(first_row, packed.written, packed.absent, packed.buckets)
+    counts.slot_source = SlotSource(first_row, packed.written, packed.absent, packed.buckets)
     none = np.zeros(1, dtype=np.int64)
     blank = np.full((1, config.row_length), tokenizer.pad, token_dtype(tokenizer.vocab_size))
     yield PackedRows(blank, none, none, SPANS.empty_table())
 
 
 def _check_sources(
-    packed_sources: dict[str, SourceCounts], report: StageReport, config: ChunkConfig, kept: Mapping[str, SeatPlan]
+    packed_sources: dict[str, SourceCounts], report: StageReport, config: ChunkConfig, kept: Mapping[str, SlotPlan]
 ) -> None:
-    """Raise InputError for a source without a token to predict, unless its seats are kept, which then stay empty."""
+    """Raise InputError for a source without a token to predict, unless its slots are kept, which then stay empty."""
     for source, rows in packed_sources.items():
         if source in kept:
             continue
@@ -235,7 +237,7 @@ def _result(
     rows = sum(source.filled_rows for source in packed_sources.values())
     real = sum(source.real for source in packed_sources.values())
     read = sum(source.tokens for source in planned)
-    blank = sum(one.blank for one in planned if isinstance(one, SeatedReads))
+    blank = sum(one.blank for one in planned if isinstance(one, SlotReads))
     labels = sum((source.labels for source in packed_sources.values()), Counter[str]())
     order: OrderSize = {
         "reads": sum(source.reads for source in planned),

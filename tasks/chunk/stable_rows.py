@@ -4,12 +4,12 @@ A document with its end-of-text token is cut from its own beginning into full ro
 tokens, assigns it to one of a fixed number of buckets, and the rests of a bucket, about five rows of them, are packed
 best fit by themselves. So a document that goes takes its full rows with it, and changes rows of one bucket at most.
 Rows are in the order of buckets, in a bucket first the full rows of its documents by their keys, then its shared rows:
-a function of the set of documents, in whatever order they are read. The key of a shared row, which decides its seat in
-the order of training (`seats.py`), is that of the longest rest in it, so that it stays where another rest leaves.
+a function of the set of documents, in whatever order they are read. The key of a shared row, which decides its slot in
+the order of training (`slots.py`), is that of the longest rest in it, so that it stays where another rest leaves.
 
 A tombstone takes the place that a removed document had, by its number of tokens and its key: all other segments stay in
 the rows that they shared with it, whose padding grows. Rows without a segment of a document are not written; their keys
-keep their seats.
+keep their slots.
 
 Shapes: D documents, R rows, T tombstones.
 """
@@ -35,7 +35,7 @@ padding."""
 
 @dataclass(frozen=True)
 class RowKeys:
-    """What decides the seats of rows; all arrays [rows]."""
+    """What decides the slots of rows; all arrays [rows]."""
 
     keys: np.ndarray
     """u64, a hash of a document and the row's number in it."""
@@ -54,7 +54,7 @@ class RowKeys:
 
 
 class StableSource:
-    """The rows of one source; `buckets` is their number in the run whose seats are kept, None to choose it."""
+    """The rows of one source; `buckets` is their number in the run whose slots are kept, None to choose it."""
 
     def __init__(
         self,

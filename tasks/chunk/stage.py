@@ -5,7 +5,7 @@ from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.references import digest_of_table, kept_artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
-from tasks.chunk.config import SEATS, ChunkConfig
+from tasks.chunk.config import SLOTS, ChunkConfig
 from tasks.execution.executor import make_executor
 
 CHUNK = Stage(
@@ -21,11 +21,11 @@ def build_chunk(context: RunContext, documents: Artifact, vocab: Artifact, confi
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.chunk.pipeline import chunk_documents
-        from tasks.chunk.seats import read_seats
+        from tasks.chunk.slots import read_slots
 
         executor = make_executor(config.machines, config.workers, workspace, in_threads=True)
-        plans = {} if kept is None else read_seats(kept.table(SEATS))
+        plans = {} if kept is None else read_slots(kept.table(SLOTS))
         return chunk_documents(documents, vocab, config, workspace, executor, plans)
 
-    external = {} if kept is None else {"kept/seats": digest_of_table(kept, SEATS)}
+    external = {} if kept is None else {"kept/slots": digest_of_table(kept, SLOTS)}
     return build_artifact(context, CHUNK, config, {"documents": documents, "vocab": vocab}, run, external)

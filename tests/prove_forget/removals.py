@@ -30,7 +30,7 @@ AGGREGATES: dict[str, tuple[str, ...] | None] = {
     "clean": ("quality",),
     "decontaminate": ("rarity", "heldout_draw"),
     "vocab": None,
-    "chunk": ("seats",),
+    "chunk": ("slots",),
 }
 """Tables that are copied of each stage besides its manifest; None for all."""
 CLOCKS = ("events", "perf", "COMPLETE", "state.json", "reproduction.json", "packages.lock")

@@ -70,7 +70,7 @@ REQUESTS = [
     Asked("a near-duplicate, another promoted", "gpt", named("near-twin-longer", "--promote")),
     Asked("a cluster of five near-duplicates", "gpt", named("cluster-4")),
     Asked("a held-out document", "gpt", held_out),
-    Asked("refilled seats", "gpt", drawn(1, 5, "--refill")),
+    Asked("refilled slots", "gpt", drawn(1, 5, "--refill")),
     Asked("four requests gathered", "gpt", gathered),
     Asked("a document behind a rollback", "guarded", behind_a_rollback),
     Asked("the document that caused the rollback", "guarded", named("strange")),

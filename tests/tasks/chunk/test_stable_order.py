@@ -1,4 +1,4 @@
-"""A stable order: a removed document changes few rows and few seats, and with its tombstone no other position."""
+"""A stable order: a removed document changes few rows and few slots, and with its tombstone no other position."""
 
 import argparse
 import ast
@@ -159,7 +159,7 @@ def test_with_a_tombstone_every_other_position_stays(context, make_documents, vo
 
 
 @pytest.mark.parametrize("budget", [60_000, 250_000])
-def test_refilled_seats_are_few_and_keep_no_trace(context, make_documents, vocab, budget):
+def test_refilled_slots_are_few_and_keep_no_trace(context, make_documents, vocab, budget):
     """In a short pass, and in whole ones."""
     rows = [("code", text) for text in TEXTS]
     chunk = build_chunk(context, make_documents([rows]), vocab, config(budget_tokens=budget))
@@ -241,7 +241,7 @@ def test_a_document_is_read_within_a_short_range_of_a_pass(context, make_documen
     assert np.mean(spreads) < 0.03
 
 
-def test_few_long_documents_fill_their_seats(context, make_documents, vocab):
+def test_few_long_documents_fill_their_slots(context, make_documents, vocab):
     text = Path(argparse.__file__).read_text(encoding="utf-8")
     long = [text[begin : begin + 9000] for begin in range(0, 81_000, 9000)]
     chunk = build_chunk(context, make_documents([[("code", one) for one in long]]), vocab, config(budget_tokens=20_000))

@@ -1,23 +1,23 @@
-"""The stable order: each row takes a seat of its own choice, so that a row that goes moves few others.
+"""The stable order: an open-addressed table of rows, so that a row that goes moves few others.
 
-A pass over a source has as many seats as the source had rows when it was planned, the last pass as many as its tokens
-allow. Each row tries seats that follow from its key and the pass's seed. All rows that have none yet try one seat each
-in turn, in the order of their own random numbers, and keep it where no other has it. So the seats are a function of the
-set of rows. A row that goes frees its seat, which another may take that would have found one only later, whose own seat
-is then free, and so on: about 2.6 seats change, and about 1% of the seats of a whole pass stay empty, as many rows
-unread. If instead each row tried all its seats before the next row began, 5 to 10% were empty.
+A pass over a source is a table with as many slots as the source had rows when it was planned, the last pass as many as
+its tokens allow. Each row probes slots that follow from its key and the pass's seed. In each round all rows without a
+slot probe one each, in the order of their random numbers, and keep it where it is free. So the slots are a function of
+the set of rows. A row that goes frees its slot, which another row may fill that had found one only in a later round and
+now frees that one, and so on: about 2.6 slots change, and about 1% of the slots of a whole pass stay empty, as many
+rows unread. With all probes of a row before those of the next, 5 to 10% were empty.
 
-Rows of a document, and those of its bucket, try seats near one place of the pass, at first within a fiftieth of it and
+Rows of a document, and those of its bucket, probe near one place of the pass, at first within a fiftieth of it and
 then further away, so that a document is read within a short range of each pass: a removal then repeats about half of a
-training, which in a random order would learn more (docs/decisions.md). Rows whose numbers are below the share of seats
-in rows try first, the others then fill what is left: a short pass reads the same share of every document, not whole
+training, which in a random order would learn more (docs/decisions.md). Rows whose numbers are below the share of slots
+in rows probe first, the others then fill what is left: a short pass reads the same share of every document, not whole
 documents of a part of the source, from which a model learns less.
 
-A seat that no row took, and one of a tombstone's row, reads the source's blank row, which is all padding and carries no
-loss. The number of seats, of buckets and of reads can be kept from an earlier run (`chunk.keep`): then the source of
+A slot that no row filled, and one of a tombstone's row, reads the source's blank row, which is all padding and carries
+no loss. The number of slots, of buckets and of reads can be kept from an earlier run (`chunk.keep`): then the source of
 each position stays as well.
 
-Shapes: S seats of a pass, R rows.
+Shapes: S slots of a pass, R rows.
 """
 
 import functools
@@ -34,56 +34,51 @@ from tasks.chunk.mixture import Mixture
 from tasks.chunk.order import GOLDEN_GAMMA, pass_by_pass, pass_seed, permutation, splitmix64
 from tasks.chunk.stable_rows import RowKeys
 
-TRIES = 128
-"""With twice as many 0.4% of the seats are empty, and 3.0 change for each row that goes."""
-TRIES_ALONE = TRIES // 2
-"""Tries of the rows that a short pass is to read before others join them."""
+ROUNDS = 128
+"""With twice as many 0.4% of the slots are empty, and 3.0 change for each row that goes."""
+ROUNDS_ALONE = ROUNDS // 2
+"""Rounds of the rows that a short pass is to read before others join them."""
 FIRST_RANGE = 1 / 50
-"""Share of a pass in which the rows of a bucket look for seats at first; each further try adds as much."""
+"""Share of a pass in which the rows of a bucket probe in the first round; each further round adds as much."""
 
 
 @dataclass(frozen=True)
-class SeatPlan:
+class SlotPlan:
     """The numbers of one source that a stable order keeps."""
 
     buckets: int
-    seats: int
+    slots: int
     """Of a whole pass."""
     last: int
-    """Seats of the pass after the whole ones."""
+    """Slots of the pass after the whole ones."""
     reads: tuple[int, ...]
-    """Seats up to the end of each part of the order."""
+    """Slots up to the end of each part of the order."""
 
-    def seats_of(self, nth: int) -> int:
-        """Return the seats of the `nth` pass."""
-        return self.seats if nth < self.reads[-1] // self.seats else self.last
-
-
-SCHEMA = pa.schema([pa.field("source", pa.string(), nullable=False), *schema_of(SeatPlan)])
-"""The table SEATS."""
+    def slots_of(self, nth: int) -> int:
+        """Return the slots of the `nth` pass."""
+        return self.slots if nth < self.reads[-1] // self.slots else self.last
 
 
-def read_seats(table: pa.Table) -> dict[str, SeatPlan]:
-    """Return source -> plan of a table SEATS; RecipeError for one that an earlier version wrote."""
-    if "last" not in table.schema.names:
-        raise RecipeError(
-            "chunk.keep: the run that it names was built by an earlier version, whose seats are others; run its recipe"
-            " again, or leave `keep` out"
-        )
+SCHEMA = pa.schema([pa.field("source", pa.string(), nullable=False), *schema_of(SlotPlan)])
+"""The table SLOTS."""
+
+
+def read_slots(table: pa.Table) -> dict[str, SlotPlan]:
+    """Return source -> plan of a table SLOTS."""
     return {
-        row["source"]: SeatPlan(row["buckets"], row["seats"], row["last"], tuple(row["reads"]))
+        row["source"]: SlotPlan(row["buckets"], row["slots"], row["last"], tuple(row["reads"]))
         for row in table.to_pylist()
     }
 
 
-def seats_table(planned: Sequence["SeatedReads"]) -> pa.Table:
-    """Return SEATS of an order."""
+def slots_table(planned: Sequence["SlotReads"]) -> pa.Table:
+    """Return SLOTS of an order."""
     return pa.Table.from_pylist([{"source": one.source, **vars(one.plan)} for one in planned], schema=SCHEMA)
 
 
 @dataclass(frozen=True)
-class SeatedSource:
-    """Rows of one source and what decides their seats."""
+class SlotSource:
+    """Rows of one source and what decides their slots."""
 
     first_row: int
     written: RowKeys
@@ -93,33 +88,33 @@ class SeatedSource:
 
 
 class Passes:
-    """Who sits where in a pass: `place(nth, S, whole)` is i64[S], numbers of rows, R for the blank row; `whole` are the
-    seats of a whole pass."""
+    """The rows in the slots of passes: `place(nth, S, whole)` is i64[S], numbers of rows, R for the blank row, where a
+    whole pass has `whole` slots."""
 
-    def __init__(self, name: str, source: SeatedSource, run_seed: int) -> None:
+    def __init__(self, name: str, source: SlotSource, run_seed: int) -> None:
         self._name, self._run_seed, self._buckets = name, run_seed, source.buckets
         self._written, self._rows = len(source.written.keys), source.written.joined(source.absent)
         self.place = functools.cache(self._place)
 
-    def _place(self, nth: int, seats: int, whole: int) -> np.ndarray:
+    def _place(self, nth: int, slots: int, whole: int) -> np.ndarray:
         seed = pass_seed(self._run_seed, self._name, nth)
         places = permutation(0, self._buckets, self._buckets, seed)[self._rows.buckets]
         centres = _centres(self._rows.documents, places, self._buckets, np.uint64(seed))
         numbers = _numbers(self._rows.keys, np.uint64(seed))
-        taken = np.full(seats, -1, np.int64)
-        _take_seats(np.argsort(numbers, kind="stable"), numbers, centres, seats / whole, taken)
+        taken = np.full(slots, -1, np.int64)
+        _fill_slots(np.argsort(numbers, kind="stable"), numbers, centres, slots / whole, taken)
         return np.where((taken < 0) | (taken >= self._written), self._written, taken)
 
 
 @dataclass(frozen=True)
-class SeatedReads:
-    """What is read of one source up to the end of a part of the order: its first seats, pass after pass."""
+class SlotReads:
+    """What is read of one source up to the end of a part of the order: its first slots, pass after pass."""
 
     source: str
     first_row: int
     rows: int
     """Rows of the source; the last is the blank one."""
-    plan: SeatPlan
+    plan: SlotPlan
     reads: int
     passes: Passes
     counted: np.ndarray
@@ -128,12 +123,12 @@ class SeatedReads:
     @functools.cached_property
     def _times(self) -> np.ndarray:
         times = np.zeros(self.rows, np.int64)
-        for nth in range(-(-self.reads // self.plan.seats)):
-            times += np.bincount(self._place(nth)[: self.reads - nth * self.plan.seats], minlength=self.rows)
+        for nth in range(-(-self.reads // self.plan.slots)):
+            times += np.bincount(self._place(nth)[: self.reads - nth * self.plan.slots], minlength=self.rows)
         return times
 
     def _place(self, nth: int) -> np.ndarray:
-        return self.passes.place(nth, self.plan.seats_of(nth), self.plan.seats)
+        return self.passes.place(nth, self.plan.slots_of(nth), self.plan.slots)
 
     @functools.cached_property
     def tokens(self) -> int:
@@ -147,28 +142,28 @@ class SeatedReads:
 
     def positions(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (row, pass) of reads [begin, end) of this source, i64 both."""
-        seats = self.plan.seats
-        return pass_by_pass(begin, end, seats, lambda nth, first, stop: self.first_row + self._place(nth)[first:stop])
+        slots = self.plan.slots
+        return pass_by_pass(begin, end, slots, lambda nth, first, stop: self.first_row + self._place(nth)[first:stop])
 
     def times_read(self, begin: int, end: int) -> np.ndarray:
         """Return how often rows [begin, end) of this source, counted from its first, are read, i64."""
         return self._times[begin:end]
 
 
-def plan_seats(
+def plan_slots(
     mixtures: Sequence[Mixture],
-    sources: Mapping[str, SeatedSource],
+    sources: Mapping[str, SlotSource],
     counted: np.ndarray,
     run_seed: int,
-    kept: Mapping[str, SeatPlan],
-) -> list[list[SeatedReads]]:
+    kept: Mapping[str, SlotPlan],
+) -> list[list[SlotReads]]:
     """Return the reads of each source up to the end of each part of the order: as many as `kept` says, or those that
     come closest below the mixture's tokens.
 
     `counted` are the tokens that each row takes (of all sources, in the order of their names). Raises RecipeError where
     `kept` is of another number of parts, InputError where no row is read.
     """
-    parts: list[list[SeatedReads]] = [[] for _ in mixtures]
+    parts: list[list[SlotReads]] = [[] for _ in mixtures]
     for name, source in sorted(sources.items()):
         rows, plan = len(source.written.keys), kept.get(name)
         if plan is not None and len(plan.reads) != len(mixtures):
@@ -182,7 +177,7 @@ def plan_seats(
             targets = np.cumsum([mixture.targets.get(name, 0) for mixture in mixtures])
             plan = _plan(own, targets, source.buckets, passes)
         for part, reads in zip(parts, plan.reads, strict=True):
-            part.append(SeatedReads(name, source.first_row, rows + 1, plan, reads, passes, own))
+            part.append(SlotReads(name, source.first_row, rows + 1, plan, reads, passes, own))
     for before, part, mixture in zip([None, *parts[:-1]], parts, mixtures, strict=True):
         if sum(one.reads for one in part) == sum(one.reads for one in before or ()):
             raise InputError(
@@ -192,24 +187,24 @@ def plan_seats(
     return parts
 
 
-def _plan(counted: np.ndarray, targets: np.ndarray, buckets: int, passes: Passes) -> SeatPlan:
+def _plan(counted: np.ndarray, targets: np.ndarray, buckets: int, passes: Passes) -> SlotPlan:
     """Return the plan of reads that have at most `targets` tokens [parts] in all at the end of each part; each ends
     with a row that is read. `counted` are the tokens of each row, the blank one the last."""
     rows, total = len(counted) - 1, int(counted.sum())
-    seats, last, left, sums = max(1, rows), 0, int(targets[-1]) if total else 0, np.zeros(1, np.int64)
+    slots, last, left, sums = max(1, rows), 0, int(targets[-1]) if total else 0, np.zeros(1, np.int64)
     while left:
-        nth = (len(sums) - 1) // seats
-        in_pass = np.cumsum(counted[passes.place(nth, seats, seats)])
+        nth = (len(sums) - 1) // slots
+        in_pass = np.cumsum(counted[passes.place(nth, slots, slots)])
         if in_pass[-1] > left:
-            # As many seats as the tokens need, or few more, the last of which are not read.
+            # As many slots as the tokens need, or few more, the last of which are not read.
             in_pass = np.zeros(1, np.int64)
             while in_pass[-1] < left:
-                last = min(seats, last - (int(in_pass[-1]) - left) * rows // total)
-                in_pass = np.cumsum(counted[passes.place(nth, last, seats)])
+                last = min(slots, last - (int(in_pass[-1]) - left) * rows // total)
+                in_pass = np.cumsum(counted[passes.place(nth, last, slots)])
         sums = np.concatenate([sums, sums[-1] + in_pass])
         left = 0 if last or not in_pass[-1] else left - int(in_pass[-1])
     reads = [int(np.searchsorted(sums, sums[np.searchsorted(sums, target, side="right") - 1])) for target in targets]
-    return SeatPlan(buckets, seats, last, tuple(reads))
+    return SlotPlan(buckets, slots, last, tuple(reads))
 
 
 @kernel
@@ -222,7 +217,7 @@ def _numbers(keys: np.ndarray, seed: np.uint64) -> np.ndarray:
 
 @kernel
 def _centres(documents: np.ndarray, place: np.ndarray, buckets: int, seed: np.uint64) -> np.ndarray:
-    """Return where in a pass, [0, 1), each row looks for a seat: within the part of its bucket, by its document."""
+    """Return around which place of a pass, [0, 1), each row probes: within the part of its bucket, by its document."""
     centres = np.empty(len(documents), np.float64)
     for row in range(len(documents)):
         centres[row] = (place[row] + _share(splitmix64(documents[row] ^ seed))) / buckets
@@ -236,28 +231,28 @@ def _share(number: np.uint64) -> np.float64:
 
 
 @kernel
-def _take_seats(order: np.ndarray, numbers: np.ndarray, centres: np.ndarray, share: float, taken: np.ndarray) -> None:
-    """Write the row of each seat. `order` are rows by their numbers, of which those below `share` try first; seats
+def _fill_slots(order: np.ndarray, numbers: np.ndarray, centres: np.ndarray, share: float, taken: np.ndarray) -> None:
+    """Write the row of each slot. `order` are rows by their numbers, of which those below `share` probe first; slots
     beyond an end of the pass are mirrored at it."""
-    seats = free = len(taken)
+    slots = free = len(taken)
     began = waiting = 0
     without = np.empty_like(order)
-    for nth in range(TRIES):
-        while began < len(order) and (nth >= TRIES_ALONE or _share(numbers[order[began]]) < share):
+    for nth in range(ROUNDS):
+        while began < len(order) and (nth >= ROUNDS_ALONE or _share(numbers[order[began]]) < share):
             without[waiting] = order[began]
             began, waiting = began + 1, waiting + 1
         left = 0
         for row in without[:waiting]:
-            own = nth if _share(numbers[row]) < share else nth - TRIES_ALONE
+            own = nth if _share(numbers[row]) < share else nth - ROUNDS_ALONE
             drawn = _share(splitmix64(numbers[row] + np.uint64(own + 1) * GOLDEN_GAMMA))
             reach = FIRST_RANGE * (own + 1)
-            seat = np.int64(np.floor((centres[row] + (drawn - 0.5) * reach if reach < 1 else drawn) * seats))
-            if seat < 0:
-                seat = -1 - seat
-            if seat >= seats:
-                seat = 2 * seats - 1 - seat
-            if taken[seat] < 0:
-                taken[seat] = row
+            slot = np.int64(np.floor((centres[row] + (drawn - 0.5) * reach if reach < 1 else drawn) * slots))
+            if slot < 0:
+                slot = -1 - slot
+            if slot >= slots:
+                slot = 2 * slots - 1 - slot
+            if taken[slot] < 0:
+                taken[slot] = row
                 free -= 1
             else:
                 without[left] = row
