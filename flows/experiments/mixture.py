@@ -248,8 +248,8 @@ class _MixtureSearch:
         """Train the proxies, fit their losses, and return the best shares with the paths of the results."""
         seeds = range(self._base.train.seed, self._base.train.seed + self._config.seeds)
         repeated = self._train({("the recipe's mixture", seed): {} for seed in seeds})
-        first, luck = repeated[0], interval_of_mean([proxy.mean_loss for proxy in repeated])
-        assert luck is not None, "there are two seeds or more"
+        first, over_seeds = repeated[0], interval_of_mean([proxy.mean_loss for proxy in repeated])
+        assert over_seeds is not None, "there are two seeds or more"
         names = sorted(first.available)
         prior_S, of_target, of_proxy = self._bounds(first, names)
         mixtures_PS = draw_mixtures(
@@ -282,7 +282,7 @@ class _MixtureSearch:
             "predicted": float(fit.mean_loss(best_S[None])[0]),
             "predicted_prior": float(fit.mean_loss(prior_S[None])[0]),
             "gain": bootstrap(len(proxies), gain, seed).to_json(),
-            "seeds": luck.to_json(),
+            "seeds": over_seeds.to_json(),
             "scatter": statistics.stdev(proxy.mean_loss for proxy in repeated),
             "metric": self._config.metric,
             "proxies": len(proxies),
@@ -395,13 +395,13 @@ def mixture_document(name: str, found: Mixture) -> Document:
         f"{words} {'unknown' if value is None else format(value, '.3f')}"
         for words, value in (("R²", found["r_squared"]), ("rank correlation", found["rank_correlation"]))
     )
-    gain, luck = found["gain"], found["seeds"]
+    gain, seeds = found["gain"], found["seeds"]
     sentences = (
         f"{found['proxies']} proxies; on {found['kept_back']} that were kept back: {quality}.",
         f"Mean {found['metric'].replace('_', ' ')} of the sources, as predicted: {found['predicted_prior']:.4f} with"
         f" the recipe's shares, {found['predicted']:.4f} with these: {gain['value']:.4f} less ({gain['low']:.4f} to"
         f" {gain['high']:.4f} over resampled proxies){doubt(found)}.",
-        f"With the recipe's shares, seeds gave {luck['value']:.4f} ({luck['low']:.4f} to {luck['high']:.4f}); a seed"
+        f"With the recipe's shares, seeds gave {seeds['value']:.4f} ({seeds['low']:.4f} to {seeds['high']:.4f}); a seed"
         f" alone moves it by {found['scatter']:.4f} (standard deviation).",
     )
     rows = [

@@ -2,7 +2,7 @@
 
 Every run is an ordinary run of the pipeline, so that stages which a change does not affect are reused. Searches,
 mixtures, ablations and scaling studies are built on this module. Ablations compare a change with the base seed by seed,
-which removes the luck of a seed from the difference, and over the items of a benchmark one by one.
+which removes what a seed alone changes from the difference, and over the items of a benchmark one by one.
 """
 
 import json

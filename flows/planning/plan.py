@@ -71,7 +71,7 @@ def plan_recipe(
     sources = estimate_sources(pilot, recipe.decontaminate)
     network = network_of(recipe)
     mixture = estimate_mixture(recipe, sources)
-    training, feeding = estimate_recipe_training(recipe, network, mixture, options)
+    training, sizes = estimate_recipe_training(recipe, network, mixture, options)
     warnings = [*recipe.warnings, *_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]
     if is_unmeasured(recipe, options):
         warnings.append(
@@ -84,7 +84,7 @@ def plan_recipe(
         "stages": [_estimate_stage(stage, pilot, sources, recipe) for stage in pilot.artifacts],
         "sources": mixture["sources"],
         "training": training,
-        "feeding": feeding,
+        "optimal_sizes": sizes,
         "disk_of_training": _training_disk(recipe, network),
         "warnings": warnings,
     }
@@ -320,11 +320,11 @@ def estimate_recipe_training(
     given = _training(network, device.peak_flops, tokens, options.devices or 1)
     given = replace(given, mfu=1.0 if measured else options.mfu)
     training = estimate_training(given, device, options.price, network, recipe.train.trainer_config())
-    feeding = _optimal_sizes(recipe, mixture, replace(given, mfu=training["mfu"]), options.days)
+    sizes = _optimal_sizes(recipe, mixture, replace(given, mfu=training["mfu"]), options.days)
     if measured:
         # The measured FLOP/s are those of training steps; the processor's peak is not known.
         training["mfu"] = training["peak_flops"] = None
-    return training, feeding
+    return training, sizes
 
 
 def _optimal_size_for_data(recipe: Recipe, mixture: MixtureEstimate, days: float | None) -> OptimalSizes:

@@ -93,21 +93,21 @@ def _print_sources(plan: RecipePlan, console: Console) -> None:
 
 
 def _print_optimal_sizes(plan: RecipePlan, console: Console) -> None:
-    feeding = plan["feeding"]
-    days = feeding["days_for_data"]
+    sizes = plan["optimal_sizes"]
+    days = sizes["days_for_data"]
     hours = "" if days is None else f";\n{_time(days)} on this hardware"
     rows = [
         (
             "for the data",
-            format_count(feeding["parameters_by_data"]),
-            f"{format_count(feeding['unique_tokens'])} tokens x {feeding['epochs']:g} epochs, worth"
-            f" {format_count(feeding['effective_tokens'])} new ones{hours}",
+            format_count(sizes["parameters_by_data"]),
+            f"{format_count(sizes['unique_tokens'])} tokens x {sizes['epochs']:g} epochs, worth"
+            f" {format_count(sizes['effective_tokens'])} new ones{hours}",
         )
     ]
-    if "bound" in feeding and "parameters_by_hours" in feeding:
-        note = f"20 tokens per parameter in {feeding['days']:g} days"
-        rows.append(("for the time", format_count(feeding["parameters_by_hours"]), note))
-        rows.append(("limited by", feeding["bound"], ""))
+    if "bound" in sizes and "parameters_by_hours" in sizes:
+        note = f"20 tokens per parameter in {sizes['days']:g} days"
+        rows.append(("for the time", format_count(sizes["parameters_by_hours"]), note))
+        rows.append(("limited by", sizes["bound"], ""))
     else:
         rows.append(("for the time", "-", "add --days" if days is not None else "name the hardware"))
     _print_rows("optimal size", rows, console)

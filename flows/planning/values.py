@@ -131,7 +131,7 @@ class RecipePlan(TypedDict):
     stages: list[StageEstimate]
     sources: list[SourceValues]
     training: TrainingEstimate
-    feeding: OptimalSizes
+    optimal_sizes: OptimalSizes
     disk_of_training: TrainingDisk
     warnings: list[str]
 

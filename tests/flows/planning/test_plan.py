@@ -70,7 +70,7 @@ def test_training_reads_the_budget_and_eight_devices_cost_eight_prices(reported:
     training = reported["training"]
     assert training["tokens"] <= 40_000
     assert training["cost"] == pytest.approx(3.5 * 8 * 24 * training["days"])
-    assert reported["feeding"]["bound"] == "data"
+    assert reported["optimal_sizes"]["bound"] == "data"
 
 
 def test_the_lines_for_the_recipe_may_be_pasted_into_one_that_init_wrote(reported: dict[str, Any], tmp_path: Path):
@@ -108,7 +108,7 @@ def test_the_processor_says_nothing_of_devices(reported: dict[str, Any], recipe:
     # 4 bytes of weight and 4 of gradient on each, and a fourth of moments and of ZeRO's copy, 12.
     zero = training["memory"]["ZeRO-1"]
     assert zero.weights + zero.gradients + zero.optimizer == 11 * training["parameters"]
-    assert found["feeding"]["parameters_by_data"] == reported["feeding"]["parameters_by_data"]
+    assert found["optimal_sizes"]["parameters_by_data"] == reported["optimal_sizes"]["parameters_by_data"]
     assert any("its speed is not known here" in warning for warning in found["warnings"])
     console = Console(file=io.StringIO(), width=80)
     print_plan(found, console)
@@ -126,7 +126,7 @@ def test_this_processor_is_known_by_the_steps_it_makes_and_without_a_share(recip
     # The time is that of the measured rate, which is its own peak.
     rate = training["sustained_flops"]
     assert training["days"] == pytest.approx(training["flops"] / rate / 86_400)
-    assert found["feeding"]["bound"] in ("data", "hours")
+    assert found["optimal_sizes"]["bound"] in ("data", "hours")
     console = Console(file=io.StringIO(), width=80)
     print_plan(found, console)
     printed = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
