@@ -129,9 +129,9 @@ class Prediction(TypedDict):
     low: float
     high: float
     measured: float | None
-    off: float | None
+    relative_error: float | None
     """Relative distance of the measurement from the prediction."""
-    inside: bool | None
+    within_interval: bool | None
 
 
 class Ladder(TypedDict):
@@ -211,41 +211,41 @@ def _law(law: Law) -> LawNumbers:
 
 
 def _prediction(law: Law, point: ScalePoint, measured: list[float]) -> Prediction:
-    said = law.predict(point.parameters)
+    predicted = law.predict(point.parameters)
     mean = sum(measured) / len(measured) if measured else None
     return {
         "size": point.size,
         "parameters": point.parameters,
-        "loss": said.value,
-        "low": said.low,
-        "high": said.high,
+        "loss": predicted.value,
+        "low": predicted.low,
+        "high": predicted.high,
         "measured": mean,
-        "off": None if mean is None else mean / said.value - 1,
-        "inside": None if mean is None else said.low <= mean <= said.high,
+        "relative_error": None if mean is None else mean / predicted.value - 1,
+        "within_interval": None if mean is None else predicted.low <= mean <= predicted.high,
     }
 
 
-def describe_outcome(measure: str, lines: Sequence[SizeLine], said: Prediction | None) -> str:
+def describe_outcome(measure: str, lines: Sequence[SizeLine], predicted: Prediction | None) -> str:
     """Return the outcome as a sentence."""
-    if said is None:
+    if predicted is None:
         done = sum(bool(line["losses"]) for line in lines)
         return (
             f"{done} of {len(lines)} sizes are measured; the law takes all but the largest, and more than {UNKNOWNS}"
             f" runs of these"
         )
     words = (
-        f"{said['size']} ({said['parameters']:,} weights) should reach {said['loss']:.4f} {measure}"
-        f" ({said['low']:.4f} to {said['high']:.4f})"
+        f"{predicted['size']} ({predicted['parameters']:,} weights) should reach {predicted['loss']:.4f} {measure}"
+        f" ({predicted['low']:.4f} to {predicted['high']:.4f})"
     )
-    if said["measured"] is None:
+    if predicted["measured"] is None:
         return f"{words}; not measured yet"
-    where = "inside" if said["inside"] else "outside of"
-    return f"{words}; it reached {said['measured']:.4f}, {said['off']:+.2%}, {where} the interval"
+    where = "inside" if predicted["within_interval"] else "outside of"
+    return f"{words}; it reached {predicted['measured']:.4f}, {predicted['relative_error']:+.2%}, {where} the interval"
 
 
 def ladder_document(found: Ladder) -> Document:
     """Return the report: the runs of each size, the law, and the prediction beside the measurement."""
-    law, said, measure = found["law"], found["prediction"], found["measure"]
+    law, predicted, measure = found["law"], found["prediction"], found["measure"]
     rows = [
         (line["size"], line["parameters"], line["tokens"], ", ".join(f"{loss:.4f}" for loss in line["losses"]) or None)
         for line in found["lines"]
@@ -257,11 +257,13 @@ def ladder_document(found: Ladder) -> Document:
     ]
     tiles: list[Tile] = []
     parts: list[Part] = [Chart("law", law_figure(found))]
-    if said is not None and law is not None:
-        tiles.append(Tile(f"{said['loss']:.4f}", "predicted", f"{said['low']:.4f} to {said['high']:.4f}"))
-        if said["measured"] is not None:
-            where = "inside" if said["inside"] else "outside of"
-            tiles.append(Tile(f"{said['measured']:.4f}", "measured", f"{said['off']:+.2%}, {where} the interval"))
+    if predicted is not None and law is not None:
+        interval = f"{predicted['low']:.4f} to {predicted['high']:.4f}"
+        tiles.append(Tile(f"{predicted['loss']:.4f}", "predicted", interval))
+        if predicted["measured"] is not None:
+            where = "inside" if predicted["within_interval"] else "outside of"
+            note = f"{predicted['relative_error']:+.2%}, {where} the interval"
+            tiles.append(Tile(f"{predicted['measured']:.4f}", "measured", note))
         tiles.append(Tile(f"{law['alpha']:.3f}", "exponent", f"E = {law['E']:.4f}"))
         formula = f"L(N) = {law['E']:.4f} + {law['A']:.4g} / N^{law['alpha']:.3f}"
         parts.append(f"{formula}, runs scatter by {law['scatter']:.2%}")
@@ -277,7 +279,7 @@ def law_figure(found: Ladder) -> Figure | None:
     measured = [(line["parameters"], loss) for line in found["lines"] for loss in line["losses"]]
     if not measured:
         return None
-    law, said = found["law"], found["prediction"]
+    law, predicted = found["law"], found["prediction"]
     held_back = found["lines"][-1]["parameters"]
     data: list[Trace] = []
     if law is not None:
@@ -287,10 +289,10 @@ def law_figure(found: Ladder) -> Figure | None:
     fitted = [point for point in measured if point[0] != held_back]
     x, y = [size for size, _ in fitted], [loss for _, loss in fitted]
     data.append(points("series1", x, y, "%{y:.4f}", name="fitted"))
-    if said is not None:
-        interval = {"type": "data", "symmetric": False, "array": [said["high"] - said["loss"]]}
-        interval["arrayminus"] = [said["loss"] - said["low"]]
-        data.append(points("accent", [held_back], [said["loss"]], "%{y:.4f}", name="predicted", error_y=interval))
+    if predicted is not None:
+        interval = {"type": "data", "symmetric": False, "array": [predicted["high"] - predicted["loss"]]}
+        interval["arrayminus"] = [predicted["loss"] - predicted["low"]]
+        data.append(points("accent", [held_back], [predicted["loss"]], "%{y:.4f}", name="predicted", error_y=interval))
     if later := [loss for size, loss in measured if size == held_back]:
         marks = {"name": "measured", "marker": {"symbol": "x"}}
         data.append(points("series2", [held_back] * len(later), later, "%{y:.4f}", **marks))

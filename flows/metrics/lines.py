@@ -101,11 +101,11 @@ class BaseModelLine(results.BaseModel):
 
 
 class SkippedDocuments(TypedDict):
-    """Positions [begin, end) of ORDER, the number of documents in their rows, and some of these."""
+    """Positions [begin, end) of ORDER, the number of documents in their rows, and the first of these."""
 
     positions: list[int]
     documents: int
-    some: list[NamedDocument]
+    first_documents: list[NamedDocument]
 
 
 class SkippedLine(SkippedDocuments):
@@ -116,8 +116,8 @@ class SkippedLine(SkippedDocuments):
     to_step: NotRequired[int]
     cause: NotRequired[str]
     settings: NotRequired[dict[str, Any]]
-    more: NotRequired[int]
-    """Further steps, which have no line."""
+    further_steps: NotRequired[int]
+    """Steps that have no line."""
 
 
 BitsLine = TypedDict(

@@ -311,13 +311,13 @@ def skipped_steps(artifacts: dict[str, Artifact]) -> list[SkippedLine]:
         begin, end = min(event["positions"]), max(event["positions"]) + 1
         lines.append({"kind": event["kind"], "step": event["step"], **_documents(artifacts, begin, end)})
     if len(alone) > MAX_STEPS:
-        lines[-1]["more"] = len(alone) - MAX_STEPS
+        lines[-1]["further_steps"] = len(alone) - MAX_STEPS
     return lines
 
 
 def _documents(artifacts: dict[str, Artifact], begin: int, end: int) -> SkippedDocuments:
     found = documents_at(artifacts, begin, end) if end > begin else []
-    return {"positions": [begin, end], "documents": len(found), "some": found[:MAX_DOCUMENTS]}
+    return {"positions": [begin, end], "documents": len(found), "first_documents": found[:MAX_DOCUMENTS]}
 
 
 STARTS = {

@@ -51,8 +51,8 @@ def test_the_largest_is_predicted_before_it_is_measured(tmp_path: Path) -> None:
     assert before["outcome"].endswith("not measured yet")
     after = write_ladder(tmp_path, "bits per byte", 20.0, rungs(4))
     assert after["law"] == before["law"]
-    assert after["prediction"]["inside"] is True
-    assert abs(after["prediction"]["off"]) < 0.005
+    assert after["prediction"]["within_interval"] is True
+    assert abs(after["prediction"]["relative_error"]) < 0.005
     assert read_sealed(tmp_path / "table.json", "")["prediction"] == after["prediction"]
     weights = block_weights(128, 2)
     assert f"| 2 layers of 128 | {weights:,} | {20 * weights:,} |" in (tmp_path / "table.md").read_text().replace(

@@ -88,10 +88,10 @@ def test_what_the_guard_left_out_names_its_documents(made_run: Any):
     """Positions 4 to 7 are rows of the fifth to eighth book; 20 to 23, those of step 5, are of the first pages."""
     back, by_hand, single = skipped_steps(open_artifacts(made_run.record))
     assert (back["kind"], back["to_step"], back["documents"]) == ("rollback", 1, 4)
-    assert [one["path"] for one in back["some"]] == [f"books/{number}.txt" for number in (4, 5, 6, 7)]
+    assert [one["path"] for one in back["first_documents"]] == [f"books/{number}.txt" for number in (4, 5, 6, 7)]
     assert by_hand | {"kind": "by hand", "documents": 0, "settings": {"train.schedule.peak_lr": 1e-4}} == by_hand
     assert (single["kind"], single["step"]) == ("skipped_step", 5)
-    assert [one["path"] for one in single["some"]] == [f"web/{number}.txt" for number in range(4)]
+    assert [one["path"] for one in single["first_documents"]] == [f"web/{number}.txt" for number in range(4)]
     page = write_page(made_run.folder, made_run.root).read_text()
     assert "back to step 1: it rose" in page
     assert "<code>train.schedule.peak_lr = 0.0001</code>" in page
