@@ -10,7 +10,7 @@ exist: of two machines that want a number, one gets it.
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from model.files import make_folders, sync_directory
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.metadata import (
     CERTIFICATE_LOST,
+    FORGOTTEN,
     PROMOTION,
     PROMOTION_LOST,
     create_promotion,
@@ -106,11 +107,18 @@ def undo(root: Path, why: str) -> Promotion:
     """Undo the latest promotion: make the model before it the current one again that learnt no document which had to
     leave.
 
-    Raises InputError where there was none before, or where its artifacts no longer exist.
+    Raises InputError where there was none before, or where its artifacts no longer exist, and IntegrityError where a
+    certificate that may name it is damaged.
     """
     while True:
         current_run(root)
-        latest, *earlier = _steps_back(root)
+        had_it, damaged = _had_removed_documents(root)
+        if damaged:
+            raise IntegrityError(
+                f"promote --undo: {damaged[0]} Without a copy, promote a model that learnt no removed document (the"
+                " page beside it names those that did): `bessemer model promote RUN`."
+            )
+        latest, *earlier = _steps_back(root, had_it)
         if not earlier:
             first = "was the first to be promoted; there is no model before it"
             learnt = "has no model before it that had not learnt documents which `bessemer data forget` removed"
@@ -130,19 +138,34 @@ def undo(root: Path, why: str) -> Promotion:
 
 
 def needed_runs(root: Path) -> frozenset[str]:
-    """Return the ids of the runs that the current model, and undoing its promotions one by one, need."""
-    return frozenset(one.run_id for one in _steps_back(root))
+    """Return the ids of the runs that the current model, and undoing its promotions one by one, need; with those that
+    only a damaged certificate may exclude."""
+    had_it, damaged = _had_removed_documents(root)
+    for problem in damaged:
+        warn_once(f"{problem} Until then earlier models that it may name are kept.")
+    return frozenset(one.run_id for one in _steps_back(root, had_it))
 
 
-def _steps_back(root: Path) -> list[Promotion]:
-    """Return the latest promotion and those that undoing leads to one by one, without models that learnt a document
-    which had to leave."""
+def _had_removed_documents(root: Path) -> tuple[set[str], list[str]]:
+    """Return the artifacts that had a document which had to leave, as `STAGE/IDENTITY`, and what is wrong with
+    certificates that may name others; one whose page is there without it is lost."""
+    pages = {path.with_suffix(".json") for path in (root / FORGOTTEN).glob("*.html")}
+    had_it, damaged = set[str](), list[str]()
+    for path in sorted({*pages, *certificates_under(root)}):
+        try:
+            certificate = read_sealed(path, CERTIFICATE_LOST)
+            had_it |= {name.partition(" ")[0] for key in ("removed", "shared", "made") for name in certificate[key]}
+        except FileNotFoundError:
+            damaged.append(f"{path} is missing, and its page is there. {CERTIFICATE_LOST}")
+        except IntegrityError as error:
+            damaged.append(str(error))
+    return had_it, damaged
+
+
+def _steps_back(root: Path, had_it: Collection[str]) -> list[Promotion]:
+    """Return the latest promotion and those that undoing leads to one by one, without models in `had_it`."""
     promotions = history(root)
     by_number = {one.number: one for one in promotions}
-    certificates = [read_sealed(path, CERTIFICATE_LOST) for path in certificates_under(root)]
-    had_it = {
-        name.partition(" ")[0] for one in certificates for key in ("removed", "shared", "made") for name in one[key]
-    }
     models = {run["run_id"]: f"train/{path.name}" for run in list_runs(root) if (path := stage_paths(run).get("train"))}
     found = promotions[-1:]
     number = found[0].replaced if found else None

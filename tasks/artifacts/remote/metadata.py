@@ -35,7 +35,9 @@ RECIPE_LOST = "Restore it from a copy, or remove it: the run is then known by it
 
 NIGHT_LOST = "Restore it from a copy, or remove it: then the files that this nightly run read count as new again."
 
-CERTIFICATE_LOST = "Ask for another copy of it."
+CERTIFICATE_LOST = (
+    "Restore it from a copy; with an object store, `bessemer store verify --set-aside` makes the next command fetch it."
+)
 
 PROMOTION_LOST = "Restore it, or remove its folder; this step of the history is then lost."
 

@@ -20,6 +20,7 @@ from flows.runs.model_registry import (
     promote,
     undo,
 )
+from flows.runs.record import warn_once
 from model.checksummed_json import write_sealed
 from model.errors import InputError, IntegrityError
 
@@ -201,6 +202,26 @@ def test_undoing_passes_over_models_that_learnt_documents_which_had_to_leave(roo
         undo(root, "")
     make_current(root, "c")
     assert undo(root, "").run_id == "before"
+
+
+def test_with_a_damaged_certificate_nothing_is_restored_and_all_that_it_may_exclude_is_kept(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_once.cache_clear()
+    make_current(root, "a", "b")
+    path = root / "forgotten" / "b.json"
+    write_sealed(path, {"removed": [], "shared": ["train/a (run c)"], "made": []})
+    path.with_suffix(".html").write_text("the page")
+    assert needed_runs(root) == {"b"}
+    path.write_text("{")
+    for damage in ("damaged", "missing"):
+        assert needed_runs(root) == {"a", "b"}
+        assert f"{path} is {damage}" in caplog.text
+        with pytest.raises(IntegrityError, match=rf"forgotten/b.json is {damage}.*Restore it.*model promote RUN"):
+            undo(root, "")
+        path.unlink(missing_ok=True)  # As `store verify --set-aside` leaves it.
+    path.with_suffix(".html").unlink()
+    assert undo(root, "").run_id == "a"
 
 
 def test_a_model_that_another_run_uses_is_not_restored_after_its_documents_left(root: Path) -> None:
