@@ -21,9 +21,10 @@ from model.optim.schedules import TrainingSchedule
 from model.train.replay import BATCH_POSITIONS, differing_positions, reads_tokens_alone
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.build import RunContext
+from tasks.artifacts.results import TrainResult
 from tasks.artifacts.reuse import OF_A_SOURCE
 from tasks.train.config import TrainStageConfig
-from tasks.train.run import trainer_run
+from tasks.train.run import begins_anew, trainer_run
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,9 @@ def plan_replay(before: Mapping[str, Artifact], chunk: Artifact, config: TrainSt
 
 
 def carried_out(plan: ReplayPlan, trained: Artifact) -> ReplayPlan:
-    """Return the plan of a training that has ended: all of it where the guard rolled back, since it then began anew."""
-    return replace(plan, step=0, tokens=plan.tokens_in_all) if _rolled_back(trained) else plan
+    """Return the plan of a training that has ended: all of it where it began anew."""
+    anew = begins_anew(TrainResult.of(trained.report).decisions or ())
+    return replace(plan, step=0, tokens=plan.tokens_in_all) if anew else plan
 
 
 def _rolled_back(trained: Artifact) -> bool:

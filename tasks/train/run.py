@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -113,7 +113,7 @@ def train_model(
             raise pauses[-1]
 
     train()
-    if (out / REPLAY).exists() and any(one["by"] == "guard" for one in _decisions(out / RESULT)):
+    if (out / REPLAY).exists() and begins_anew(_decisions(out / RESULT)):
         # The guard may roll back to a checkpoint that only a training from the first step has.
         for name in (RESULT, CHECKPOINTS, ATTEMPTS, REPLAY):
             shutil.rmtree(out / name, ignore_errors=True)
@@ -124,6 +124,12 @@ def train_model(
 
 def _decisions(result: Path) -> list[Rollback]:
     return json.loads((result / DESCRIPTION).read_text())["decisions"]
+
+
+def begins_anew(decisions: Sequence[Rollback]) -> bool:
+    """Return whether a replay with these decisions is given up: the guard rolled back in it. One in which a person
+    decided, too, stays: no training from the first step would have that decision."""
+    return bool(decisions) and all(one["by"] == "guard" for one in decisions)
 
 
 def offer_checkpoints(trained: Artifact, out: Path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,7 +222,9 @@ def test_rollbacks_are_shown_where_the_run_was_started(context, parents, monkeyp
     assert not any("spike" in sentence for _, sentence in shown)
 
 
-@pytest.mark.parametrize(("by", "expected"), [("guard", [True, False]), ("hand", [True])])
+@pytest.mark.parametrize(
+    ("by", "expected"), [(["guard"], [True, False]), (["hand"], [True]), (["guard", "hand", "guard"], [True])]
+)
 def test_a_replay_that_the_guard_rolled_back_is_trained_anew_though_it_ends_as_a_plain_run(
     by, expected, context, parents, monkeypatch
 ):
@@ -234,11 +237,11 @@ def test_a_replay_that_the_guard_rolled_back_is_trained_anew_though_it_ends_as_a
         if len(replays) == 2:
             raise Infra("killed")
         (out / "result").mkdir()
-        (out / "result" / "model.json").write_text(f'{{"decisions": [{{"by": "{by}"}}]}}')
+        (out / "result" / "model.json").write_text(json.dumps({"decisions": [{"by": one} for one in by]}))
 
     monkeypatch.setattr("tasks.train.run.run_trainer", trainer)
     monkeypatch.setattr("tasks.train.run.write_run", lambda path, run: (path.parent / "replay").mkdir())
-    with pytest.raises(Infra if by == "guard" else IntegrityError):  # The second ends at a result without its marker.
+    with pytest.raises(Infra if by == ["guard"] else IntegrityError):  # The second ends at a result without its marker.
         build_train(context, *parents, CONFIG, lambda message: None)
     assert replays == expected
 
