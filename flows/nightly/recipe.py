@@ -13,6 +13,7 @@ from flows.recipe.resolve import apply_mixture_weights
 from flows.recipe.schema import Recipe
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import recipe_of
+from flows.runs.shredding import certificates_under
 from model.config.options import ScheduleConfig
 from model.errors import InputError, RecipeError
 from tasks.common.confinement import allow
@@ -43,6 +44,8 @@ class Base:
     model: Path
     vocabulary: Path
     """File of its vocabulary."""
+    forgotten: tuple[str, ...] = ()
+    """Ids of documents that had to leave, which may still be in their files: a file that grew is read whole again."""
 
     @property
     def against(self) -> list[str]:
@@ -94,6 +97,7 @@ class RawRecipe:
         values["sources"] = self._sources(values, new)
         sample = values.setdefault("sample", {})
         sample["normalise_weights"] = True
+        sample["exclude_documents"] = sorted({*sample.get("exclude_documents", ()), *base.forgotten})
         for stage, key in KEYED_BY_SOURCE:
             table = values.get(stage, {}).get(key)
             if isinstance(table, dict):
@@ -161,7 +165,14 @@ def base_of(root: Path, run_id: str) -> Base:
         raise InputError(f"nightly: the current model is that of run {run_id}, which ended before `train`")
     kind = json.loads(artifacts["vocab"].file(DESCRIPTION_FILE).read_text())["kind"]
     recipe = recipe_of(root / "runs" / record["run_id"])
-    return Base(record["run_id"], recipe, artifacts["train"].path, artifacts["vocab"].file(MODEL_FILES[kind]))
+    vocabulary = artifacts["vocab"].file(MODEL_FILES[kind])
+    return Base(record["run_id"], recipe, artifacts["train"].path, vocabulary, forgotten_documents(root, recipe))
+
+
+def forgotten_documents(root: Path, recipe: Recipe) -> tuple[str, ...]:
+    """Return the ids of the documents that removals under a root, or the recipe itself, leave out, sorted."""
+    recipes = [recipe, *(recipe_of(root / "runs" / path.stem) for path in certificates_under(root))]
+    return tuple(sorted({one for each in recipes for one in each.sample.exclude_documents}))
 
 
 def _schedule(values: dict[str, Any]) -> dict[str, Any]:

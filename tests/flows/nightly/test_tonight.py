@@ -1,12 +1,15 @@
 """Tonight's recipe: what of the whole one stays, and what the current model and the new files decide."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flows.nightly.history import Night
-from flows.nightly.recipe import Base, read_raw
+from flows.nightly.recipe import Base, forgotten_documents, read_raw
 from flows.nightly.start import NightlyContext
+from flows.runs.record import write_recipe
+from model.checksummed_json import write_sealed
 from model.errors import RecipeError
 from tasks.common import confinement
 
@@ -120,6 +123,25 @@ def test_what_a_recipe_compares_with_by_itself_stays(recipe: Path, tmp_path: Pat
     night = raw.of_night({"notes": ["note-01.txt"]}, base(recipe, tmp_path))
     assert night.dedup.against == ("elsewhere", "night-1", "night-2")
     assert night.dedup.wipe_out_limit == 0.5
+
+
+def test_a_document_that_had_to_leave_is_not_read_again_with_its_file(recipe: Path, tmp_path: Path) -> None:
+    """As where the file grew, or a nightly run's files are asked for again: no earlier run has the text as a copy."""
+    ids = [f"{number:032x}" for number in range(4)]
+    raw = read_raw(str(recipe), tmp_path, [f'sample.exclude_documents=["{ids[0]}", "{ids[1]}"]'])
+    whole = raw.whole()
+    excluding = [
+        whole.model_copy(update={"sample": whole.sample.model_copy(update={"exclude_documents": (one,)})})
+        for one in ids[1:]
+    ]
+    for run_id, removal in zip(("after-1", "after-2"), excluding, strict=False):
+        (tmp_path / "runs" / run_id).mkdir(parents=True)
+        write_recipe(tmp_path / "runs" / run_id, removal)
+        write_sealed(tmp_path / "forgotten" / f"{run_id}.json", {"after": run_id})
+    forgotten = forgotten_documents(tmp_path, excluding[2])
+    assert list(forgotten) == ids[1:]
+    night = raw.of_night({"notes": ["note-01.txt"]}, replace(base(recipe, tmp_path), forgotten=forgotten))
+    assert list(night.sample.exclude_documents) == ids
 
 
 def test_a_schedule_that_ends_for_good_is_remarked(recipe: Path, tmp_path: Path) -> None:
