@@ -89,7 +89,8 @@ class CutPlan:
 def plan_cuts(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig) -> CutPlan:
     """Plan the cuts that the settings ask for, over all documents that are kept.
 
-    A document that represents removed copies is never emptied: it is kept whole.
+    A document that represents removed copies, or that keeps a passage which is cut from another, is never emptied: it
+    is kept whole. Where one rule cuts what another keeps there, its own records lead on.
     """
     by_rule: dict[str, Cuts] = {}
     if config.repeated_lines != "keep":
@@ -97,8 +98,10 @@ def plan_cuts(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig
     if config.repeated_bytes is not None:
         by_rule[REPEATED_SUBSTRING] = Cuts(*repeated_substrings(corpus, decisions, config))
     plan = CutPlan(by_rule, np.zeros(len(corpus), np.bool_))
-    represents_copies = np.zeros(len(corpus), np.bool_)
-    represents_copies[decisions.representative[decisions.representative >= 0]] = True
+    is_survivor = np.zeros(len(corpus), np.bool_)
+    is_survivor[decisions.representative[decisions.representative >= 0]] = True
+    for cuts in by_rule.values():
+        is_survivor[cuts.firsts[cuts.firsts != cuts.rows]] = True
     whole = np.zeros(len(corpus), np.bool_)
     for part in corpus.own_parts:
         begin, end = int(corpus.first_row[part]), int(corpus.first_row[part + 1])
@@ -110,7 +113,7 @@ def plan_cuts(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig
             text = data[offsets[row - begin] : offsets[row - begin + 1]].tobytes()
             left = remove_ranges(text, [(start, stop) for start, stop, *_ in plan.of(row)])
             if not left.decode().strip():  # of a text: bytes know no white space beyond ASCII
-                (whole if represents_copies[row] else plan.emptied)[row] = True
+                (whole if is_survivor[row] else plan.emptied)[row] = True
     return replace(plan, by_rule={rule: _drop_rows(cuts, whole) for rule, cuts in by_rule.items()})
 
 

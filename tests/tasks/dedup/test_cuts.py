@@ -97,6 +97,18 @@ def test_a_document_of_repeated_lines_alone_is_dropped_and_one_that_represents_c
     result.report.check_conservation("dedup")
 
 
+def test_a_document_that_keeps_what_another_rule_cuts_elsewhere_is_kept_whole(context, make_documents) -> None:
+    """Its lines are of the first document in capitals, and the last one repeats a passage of it as it is written."""
+    shared = prose(1, 40)
+    first, second = f"{prose(2, 99)}\n{shared.upper()}\n{prose(3).upper()}\n", f"{shared}\n{prose(3)}\n"
+    third = f"{prose(4, 9)} x{shared}y"
+    config = LINES.model_copy(update={"repeated_bytes": 100})
+    result = build_dedup(context, make_documents([[("web", first), ("web", second), ("web", third)]]), config)
+    assert texts_of(result) == [first, second, f"{prose(4, 9)} xy"]
+    (row,) = ledger_of(result)
+    assert row["evidence"]["survivor"] == result.table("documents").column("doc_id")[1].as_py().hex()
+
+
 def test_a_later_run_compares_with_the_whole_text_of_a_cut_document(context, make_documents) -> None:
     shared = "".join(f"{prose(seed, 20)}\n" for seed in range(5))
     cut = f"{shared}{prose(8, 30)}\n"
