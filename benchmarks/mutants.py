@@ -32,7 +32,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 ROOTS = ("flows", "tasks", "model")
 KNOWN = Path(__file__).with_suffix(".json")
-"""`early`: changes of an early commit; `equivalent`: changes that no test can notice, each with the reason."""
+"""`early`: changes of an early commit; `equivalent`: changes that no test can notice, by file, with the reason."""
 OPEN = (None, "near")
 MOST_ELSEWHERE = 5
 """Tests of other packages that import a file run too where they are as few as this."""
@@ -56,6 +56,11 @@ class Mutant:
     kind: str
     was: str
     becomes: str
+
+    @property
+    def change(self) -> str:
+        """The change as a key of `equivalent`: the same line of another file may decide something."""
+        return f"{self.file}: {self.was} -> {self.becomes}"
 
 
 @dataclass(frozen=True)
@@ -277,7 +282,7 @@ def table(groups: dict[str, list[Mutant]], verdicts: list[Verdict], equivalent: 
     left: list[str] = []
     for group, mutants in groups.items():
         for mutant in mutants:
-            same = equivalent.get(f"{mutant.was} -> {mutant.becomes}")
+            same = equivalent.get(mutant.change)
             verdict = last.get(mutant, Verdict(mutant, "not run", "", 0.0))
             for row in (group, package_of(mutant.file)):
                 count = counts.setdefault(row, Counter())
@@ -315,7 +320,7 @@ def main() -> None:
     last = {verdict.mutant: verdict.verdict for verdict in verdicts}
     equivalent = known["equivalent"]
     wanted = [one for one in mutants if last.get(one) in ([*OPEN, "survived", "timeout"] if asked.again else OPEN)]
-    wanted = [one for one in wanted if f"{one.was} -> {one.becomes}" not in equivalent]
+    wanted = [one for one in wanted if one.change not in equivalent]
     if wanted and not asked.table:
         tree = folder / "tree"
         shutil.rmtree(tree, ignore_errors=True)
