@@ -45,7 +45,7 @@ OF_TENSORFLOW = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "La
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """File, name and shape of one published tensor."""
 
     file: Path
@@ -61,7 +61,7 @@ class PublishedNetwork:
     family: Family
     config: GPTConfig | BERTConfig | T5Config
     weight_map: WeightMap
-    tensors: dict[str, Stored]
+    tensors: dict[str, StoredTensor]
     """Tensors by the names of the family's class."""
 
 
@@ -94,22 +94,22 @@ def published_config(folder: Path) -> tuple[Family, GPTConfig | BERTConfig | T5C
         ) from error
 
 
-def _stored(folder: Path) -> dict[str, Stored]:
-    found: dict[str, Stored] = {}
+def _stored(folder: Path) -> dict[str, StoredTensor]:
+    found: dict[str, StoredTensor] = {}
     for path in weight_files(folder):
         try:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118  # no mapping: it has keys and no iteration
-                    found[name] = Stored(path, name, tuple(file.get_slice(name).get_shape()))
+                    found[name] = StoredTensor(path, name, tuple(file.get_slice(name).get_shape()))
         except SafetensorError as error:
             raise InputError(f"{path} is no safetensors file, or is cut off ({error}). Download it again.") from error
     return found
 
 
-def _named_as(family: Family, stored: Mapping[str, Stored], weight_map: WeightMap) -> dict[str, Stored]:
+def _named_as(family: Family, stored: Mapping[str, StoredTensor], weight_map: WeightMap) -> dict[str, StoredTensor]:
     """Return the tensors by the names of the class with all heads; files saved from the body alone lack a prefix."""
     needed = by_published_name(weight_map)
-    named: dict[str, Stored] = {}
+    named: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
         for before, now in OF_TENSORFLOW:
             name = name.replace(before, now)
@@ -173,7 +173,7 @@ def read_published(published: PublishedNetwork) -> dict[str, Tensor]:
     return weights
 
 
-def _read(stored: Stored) -> Tensor:
+def _read(stored: StoredTensor) -> Tensor:
     with safe_open(stored.file, framework="pt") as file:
         return file.get_tensor(stored.name).float()
 

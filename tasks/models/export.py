@@ -24,7 +24,7 @@ from tasks.common.config import StrictConfig
 from tasks.models.load import (
     TOKENIZER_SETTINGS,
     ModelSource,
-    Stored,
+    StoredModel,
     open_source,
     published_origin,
     published_template,
@@ -124,7 +124,7 @@ def build_export(
     return build_artifact(context, EXPORT, config, source.parents, run, external)
 
 
-def chat_of(stored: Stored) -> ChatDescription | None:
+def chat_of(stored: StoredModel) -> ChatDescription | None:
     """Return the chat template of a fine-tuned GPT, with the id that ends answers; None for other models."""
     return stored.description.get(FINETUNED, {}).get("chat")
 

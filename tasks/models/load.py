@@ -94,7 +94,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredModel:
     """A trained model whose weights are not read yet; the other fields are those of `Trained`."""
 
     folder: Path
@@ -124,7 +124,7 @@ def load_source(source: ModelSource) -> Trained:
     return Trained(stored.folder, network, stored.tokenizer, stored.description)
 
 
-def open_source(source: ModelSource) -> Stored:
+def open_source(source: ModelSource) -> StoredModel:
     """Open a model. Weights of one trained here are checked, and read one by one when they are used.
 
     Raises InputError where a published network is not supported, where its folder has no vocabulary, and where the
@@ -137,9 +137,9 @@ def open_source(source: ModelSource) -> Stored:
         from model.huggingface.io import open_published, read_published
 
         published = open_published(folder)
-        return Stored(folder, published.config, read_published(published), tokenizer, describe_source(source))
+        return StoredModel(folder, published.config, read_published(published), tokenizer, describe_source(source))
     config, weights = open_model(folder, tokenizer.digest)
-    return Stored(folder, config, weights, tokenizer, describe_source(source))
+    return StoredModel(folder, config, weights, tokenizer, describe_source(source))
 
 
 def chat_template(trained: Trained) -> "ChatTemplate | None":
