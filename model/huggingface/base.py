@@ -6,7 +6,7 @@ directions.
 Imports no PyTorch before weights are converted, since `bessemer plan` says whether a network can be exported.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -147,9 +147,9 @@ class Family:
         settings |= {theirs: getattr(config, ours) for theirs, ours in self.written.items()}
         return settings | self.write_more(config)
 
-    def weight_map(self, config: Any) -> dict[str, WeightSource]:
-        """Return the source of each weight of our network."""
-        return weight_sources(self.modules(config), config)
+    def weight_map(self, config: Any, ours: Collection[str]) -> dict[str, WeightSource]:
+        """Return the source of each weight of our network, whose names are `ours`."""
+        return weight_sources(self.modules(config), config, ours)
 
     def aliases(self, config: Any) -> dict[str, str]:
         """Return published names whose tensors may repeat another, mapped to that other name."""
@@ -168,11 +168,8 @@ def fused_attention(theirs: str, *, transposed: bool = False, heads: int = 0) ->
     return {f"attention_{name}": WeightSource(theirs, transposed, part, 3, heads) for part, name in parts}
 
 
-def weight_sources(modules: Modules, config: Any) -> dict[str, WeightSource]:
-    """Return the source of each weight of our network: block after block where neighbours are of one stack."""
-    from model.nn.factory import make_shapes
-
-    own = make_shapes(config).state_dict()
+def weight_sources(modules: Modules, config: Any, own: Collection[str]) -> dict[str, WeightSource]:
+    """Return the source of each weight in `own`: block after block where neighbours are of one stack."""
     found: dict[str, WeightSource] = {}
     for stack, of_stack in groupby(modules.items(), lambda item: item[0].rpartition("{}")[0]):
         members = [(ours, _source(theirs)) for ours, theirs in of_stack]

@@ -72,10 +72,11 @@ def open_published(folder: Path) -> PublishedNetwork:
     `config.json` says.
     """
     family, config = published_config(folder)
-    weight_map = family.weight_map(config)
+    ours = make_shapes(config).state_dict()
+    weight_map = family.weight_map(config, ours)
     published = PublishedNetwork(folder, family, config, weight_map, _named_as(family, _stored(folder), weight_map))
     _check_names(published)
-    _check_shapes(published)
+    _check_shapes(published, ours)
     return published
 
 
@@ -140,8 +141,7 @@ def _check_names(published: PublishedNetwork) -> None:
         )
 
 
-def _check_shapes(published: PublishedNetwork) -> None:
-    ours = make_shapes(published.config).state_dict()
+def _check_shapes(published: PublishedNetwork, ours: Mapping[str, Tensor]) -> None:
     weight_map = published.weight_map
     assert weight_map.keys() == ours.keys(), "every weight of ours has a source"
     embedding = weight_map["embedding.weight"].name
@@ -204,9 +204,10 @@ def export_network(
     network, or where a weight is beyond the range of `dtype`.
     """
     family = fitting_family(config)
-    weight_map = family.weight_map(config)
     stored_as: torch.dtype = getattr(torch, dtype)
-    shapes = export_weights(make_shapes(config).to(stored_as).state_dict(), weight_map)
+    ours = make_shapes(config).to(stored_as).state_dict()
+    weight_map = family.weight_map(config, ours)
+    shapes = export_weights(ours, weight_map)
     shards = split_into_shards({name: tensor.nbytes for name, tensor in shapes.items()}, shard_bytes)
     parts = by_published_name(weight_map)
     for file, names in shards.items():

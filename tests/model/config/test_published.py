@@ -65,10 +65,13 @@ def test_gpt2() -> None:
     theirs = published_gpt2()
     config = GPT2.read(Settings({"vocab_size": 40, "n_positions": 16, "n_layer": 2, "n_head": 2, "n_embd": 16}))
     ours = GPT(config).eval()
-    ours.load_state_dict(import_weights(theirs.state_dict(), GPT2.weight_map(config), GPT2.aliases(config)))
+    ours.load_state_dict(
+        import_weights(theirs.state_dict(), GPT2.weight_map(config, ours.state_dict()), GPT2.aliases(config))
+    )
     torch.testing.assert_close(ours(TOKENS), theirs(TOKENS).logits, **CLOSE)
     assert_same(
-        export_weights(ours.state_dict(), GPT2.weight_map(config)), without(theirs.state_dict(), GPT2.aliases(config))
+        export_weights(ours.state_dict(), GPT2.weight_map(config, ours.state_dict())),
+        without(theirs.state_dict(), GPT2.aliases(config)),
     )
 
 
@@ -79,7 +82,9 @@ def test_bert() -> None:
     config = BERTConfig(context=16, ffn_width=24, **SIZES)
     ours = BERT(config).eval()
     ours.load_state_dict(
-        import_weights(theirs.state_dict(), BERT_FAMILY.weight_map(config), BERT_FAMILY.aliases(config))
+        import_weights(
+            theirs.state_dict(), BERT_FAMILY.weight_map(config, ours.state_dict()), BERT_FAMILY.aliases(config)
+        )
     )
     types = (torch.arange(12) >= 4).long().expand(3, -1) * IS_TOKEN
     expected = theirs(input_ids=TOKENS, token_type_ids=types, attention_mask=IS_TOKEN.long())
@@ -89,7 +94,7 @@ def test_bert() -> None:
     torch.testing.assert_close(ours.masked_logits(hidden, positions), at_positions, **CLOSE)
     torch.testing.assert_close(ours.next_logits(hidden), expected.seq_relationship_logits.flip(1), **CLOSE)
     assert_same(
-        export_weights(ours.state_dict(), BERT_FAMILY.weight_map(config)),
+        export_weights(ours.state_dict(), BERT_FAMILY.weight_map(config, ours.state_dict())),
         without(theirs.state_dict(), BERT_FAMILY.aliases(config)),
     )
 
@@ -112,9 +117,12 @@ def test_t5(version: str) -> None:
     config = T5Config(head_size=6, ffn_width=24, activation=activation, tied_head=first, **SIZES)
     ours = T5(config).eval()
     aliases = T5_FAMILY.aliases(config)
-    ours.load_state_dict(import_weights(theirs.state_dict(), T5_FAMILY.weight_map(config), aliases))
+    ours.load_state_dict(import_weights(theirs.state_dict(), T5_FAMILY.weight_map(config, ours.state_dict()), aliases))
     decoder_inputs = TOKENS[:, :9].flip(0)
     expected = theirs(input_ids=TOKENS, attention_mask=IS_TOKEN.long(), decoder_input_ids=decoder_inputs)
     logits = ours.logits(ours.decode(decoder_inputs, ours.encode(TOKENS, IS_TOKEN), IS_TOKEN))
     torch.testing.assert_close(logits, expected.logits, **CLOSE)
-    assert_same(export_weights(ours.state_dict(), T5_FAMILY.weight_map(config)), without(theirs.state_dict(), aliases))
+    assert_same(
+        export_weights(ours.state_dict(), T5_FAMILY.weight_map(config, ours.state_dict())),
+        without(theirs.state_dict(), aliases),
+    )

@@ -224,8 +224,8 @@ def test_each_choice_has_its_class(choices: dict[str, Any], class_name: str) -> 
     assert obstacles(config, family) == []
     with torch.device("meta"):
         weights = GPT(config).state_dict()
-    assert family.weight_map(config).keys() == weights.keys()
-    assert len(export_weights(weights, family.weight_map(config))) == len(weights)
+    assert family.weight_map(config, weights).keys() == weights.keys()
+    assert len(export_weights(weights, family.weight_map(config, weights))) == len(weights)
 
 
 def test_a_window_sees_as_many_tokens_as_it_says() -> None:

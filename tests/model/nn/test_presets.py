@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -128,8 +128,8 @@ def test_a_preset_s_weights_have_the_names_and_shapes_of_transformers_class(name
     # The class names this one otherwise than its published file.
     if family is NEOX:
         theirs["embed_out.weight"] = theirs.pop("lm_head.weight")
-    mapped = shapes_of(export_weights(ours, family.weight_map(config)))
-    assert family.weight_map(config).keys() == ours.keys()
+    mapped = shapes_of(export_weights(ours, family.weight_map(config, ours)))
+    assert family.weight_map(config, ours).keys() == ours.keys()
     assert mapped.items() <= theirs.items()
     assert theirs.keys() - mapped.keys() <= {*family.aliases(config)}
 
@@ -138,8 +138,8 @@ FIRST_BLOCK = 3
 """Number of the file that holds the first block."""
 
 
-def yalm_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
-    """Return the source of each weight of ours in the published files of YaLM-100B (Yandex 2022), as `layer_NN.name`.
+def yalm_weight_map(config: GPTConfig, ours: Collection[str]) -> dict[str, WeightSource]:
+    """Return the source of each weight in `ours` in the published files of YaLM-100B (Yandex 2022), as `layer_NN.name`.
 
     Files are named by layer: 0 is the embedding, 1 the norm after it, 3 to 82 the blocks, 84 the output; the names are
     those of its published program. They are pickles, which are not read, and `transformers` has no such class.
@@ -165,14 +165,14 @@ def yalm_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
         }
         for name, source in in_blocks("blocks", f"layer_{FIRST_BLOCK + layer:02}", block).items():
             modules[name.replace("{}", str(layer))] = source
-    return weight_sources(modules, config)
+    return weight_sources(modules, config, ours)
 
 
 def test_yalm_s_weights_have_the_names_and_shapes_of_its_program() -> None:
     config = preset_config("yalm-100b")
     with torch.device("meta"):
         ours = make_network(config).state_dict()
-    weight_map = yalm_weight_map(config)
+    weight_map = yalm_weight_map(config, ours)
     assert weight_map.keys() == ours.keys()
     mapped = shapes_of(export_weights(ours, weight_map))
     # What its program makes of 80 layers, width 10240, an embedding of 2048 and 128,000 pieces.
