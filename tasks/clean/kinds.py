@@ -36,7 +36,10 @@ def recognise_kinds(structure: Structure, formats: Sequence[str]) -> np.ndarray:
     is_page = np.array([format == "html" for format in formats], np.bool_)
     is_code_format = np.array([format == CODE_FORMAT for format in formats], np.bool_)
     in_sentences = count_of(st.SENTENCE_CHARACTERS) / characters
-    tags = count_of(st.TAG_CHARACTERS) / characters
+    is_log = (text_lines >= 3) & (count_of(st.CHAT_LINES) >= 0.5 * text_lines)
+    # Names of speakers in angle brackets are no markup where there is no other tag.
+    is_named_log = is_log & (count_of(st.SPEAKER_TAG_BYTES) == count_of(st.TAG_CHARACTERS))
+    tags = np.where(is_named_log, 0, count_of(st.TAG_CHARACTERS) / characters)
     wiki = count_of(st.WIKI_SIGNS) / lines
     finished = count_of(st.FINISHED_LINES) / some_lines
     capital = count_of(st.CAPITAL_LINES) / some_lines
@@ -57,7 +60,6 @@ def recognise_kinds(structure: Structure, formats: Sequence[str]) -> np.ndarray:
     is_asking |= count_of(st.ASKING_TITLES) > 0
     is_table = structure.characters(st.TABLE) + structure.characters(st.LIST) > 0.6 * characters
     is_table |= (structure.lines(st.LIST) >= 0.24 * lines) & (structure.lines(st.CODE) >= 0.24 * lines) & (lines < 40)
-    is_log = (text_lines >= 3) & (count_of(st.CHAT_LINES) >= 0.5 * text_lines)
     is_talk = (text_lines >= 3) & (count_of(st.SPEAKER_LINES) >= 0.6 * text_lines)
     is_message = is_plain & (lines <= 2) & (characters <= 300) & ~is_markdown & ~is_wide
     is_message &= (count_of(st.CHAT_SIGNS) > 0) | (capital < 1) | (finished < 1)

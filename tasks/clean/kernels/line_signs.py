@@ -329,6 +329,22 @@ def is_chat(data, position, end):
 
 
 @kernel
+def speaker_tag(data, position, end):
+    """Return the bytes of the name in angle brackets that begins a line of a log, or follows its time; 0 where there is
+    none. A name has at least three letters: shorter ones are elements of HTML that nothing closes."""
+    latest = min(end, position + MAX_SPEAKER_BYTES)
+    while position < latest and data[position] != ord("<"):
+        position += 1
+    stop = end_of_tag(data, position, end) if position < latest else position
+    if stop - position < 5 or stop == end or data[stop] != ord(" "):
+        return 0
+    for place in range(position, stop):
+        if data[place] <= ord(" ") or data[place] == ord("/"):
+            return 0
+    return stop - position
+
+
+@kernel
 def is_speaker(data, position, end):
     """Return whether a line begins with a name of at most three words and a colon, and goes on."""
     begin = position

@@ -217,5 +217,7 @@ def _count_form(data, counts, line):
     if is_short and not is_capital:
         counts[st.SHORT_WORDS] += ls.short_words(data, line.first, line.end)
     counts[st.FINISHED_LINES] += ls.ends_with_punctuation(data, line.first, line.end)
-    counts[st.CHAT_LINES] += ls.is_chat(data, line.first, line.end)
+    if ls.is_chat(data, line.first, line.end):
+        counts[st.CHAT_LINES] += 1
+        counts[st.SPEAKER_TAG_BYTES] += ls.speaker_tag(data, line.first, line.end)
     counts[st.SPEAKER_LINES] += ls.is_speaker(data, line.first, line.end)

@@ -32,6 +32,7 @@ CHARACTERS = LINE_KINDS
     MATH_SIGNS,  # commands with a backslash, dollar signs around formulas, operators beyond ASCII, outside code
     WIKI_SIGNS,  # `[[` and `{{` of MediaWiki, outside code
     CHAT_LINES,  # lines that begin with a time or a name in angle brackets, as logs of conversations do
+    SPEAKER_TAG_BYTES,  # of names in angle brackets in such lines, which TAG_CHARACTERS has too
     SPEAKER_LINES,  # lines that begin with a short name and a colon, and go on
     QUESTION_LINES,  # lines outside code that end with a question mark
     ASKING_LINES,  # lines that begin with `Q:`, `A:` or words for question and answer
@@ -50,7 +51,7 @@ CHARACTERS = LINE_KINDS
     CODE_BLOCKS,  # fenced blocks, and runs of lines of code elsewhere
     SHORT_WORDS,  # of at most three letters (articles, pronouns), in short lines of text that begin in lower case
     COUNTS,
-) = range(2 * LINE_KINDS, 2 * LINE_KINDS + 34)
+) = range(2 * LINE_KINDS, 2 * LINE_KINDS + 35)
 
 LONG_RUN = 60
 SHORT_LINE = 60

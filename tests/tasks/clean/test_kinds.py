@@ -60,6 +60,7 @@ FORMULAS = (
     " for every $F$ with $F' = f$, as \\frac{d}{dx} F(x) shows for all $x$.\n"
 )
 LOG = "12:01 anna: is the build broken?\n12:02 ben: yes, since noon\n12:03 anna: who looks at it?\n"
+NAMED_LOG = "<anna> hi\n<ben> ok\n<anna> is the build broken?\n"
 WIKITEXT = (
     "{{Infobox river|name=Po}}\n'''Po''' is the longest [[river]] in [[Italy]].\n\n== Course ==\n"
     "It rises on the [[Monviso]] and flows into the [[Adriatic Sea]].\n"
@@ -105,6 +106,12 @@ def documents(*rows: tuple[str, str, str]) -> pa.Table:
         ("code", PROSE, "code"),
         ("chat", "omg i can't even, who does that?", "text"),
         ("chat", LOG, "text"),
+        ("chat", NAMED_LOG, "text"),
+        ("chat", NAMED_LOG.replace("<", "[12:01] <"), "text"),
+        ("markup", NAMED_LOG.replace("hi", "<em>hi</em>"), "text"),
+        ("markup", NAMED_LOG.replace("anna", "li").replace("ben", "li"), "text"),
+        ("markup", NAMED_LOG.replace("\n", "</msg>\n"), "text"),
+        ("markup", NAMED_LOG.replace("anna>", 'a href="b">'), "text"),
         ("question_answer", QUESTIONS, "text"),
         ("verse", SONG, "text"),
         ("verse", CHINESE_POEM, "text"),
