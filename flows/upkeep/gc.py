@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,10 +31,11 @@ from flows.runs.record import (
 )
 from flows.runs.roots import put_record
 from model.checksummed_json import write_sealed
-from model.errors import InputError, IntegrityError
+from model.errors import InputError, IntegrityError, RecipeError
 from tasks.artifacts.lease import LEASE_SECONDS, is_alive, is_held
 from tasks.artifacts.manifest import MANIFEST, read_manifest
 from tasks.artifacts.published import REMOVED_PREFIX, artifacts_under
+from tasks.artifacts.references import kept_artifact
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.leases import held_identities, is_alive_in_store
 
@@ -215,15 +217,24 @@ def _named(runs: Iterable[RunData], name: str) -> str:
 
 
 def _bases(root: Path, run_id: str) -> list[Path]:
-    """Return the folders of models that a run started from or was compared with, and of the vocabulary that it took
-    over or extended."""
+    """Return the folders of models that a run started from or was compared with, of the vocabulary that it took over or
+    extended, and of the artifacts that its recipe keeps or compares with; IntegrityError where one cannot be known."""
     recipe = read_recipe(root / "runs" / run_id)
     if not recipe:
         return []
     named = (recipe["train"].get("base_model"), (recipe["evaluate"].get("gate") or {}).get("base_model"))
-    models = [Path(name).resolve() for name in named if name]
-    vocabulary = recipe.get("vocab", {}).get("base")
-    return [*models, Path(vocabulary).resolve().parent] if vocabulary else models
+    found = [Path(name).resolve() for name in named if name]
+    if vocabulary := recipe.get("vocab", {}).get("base"):
+        found.append(Path(vocabulary).resolve().parent)
+    tables = {stage: table for stage, table in recipe.items() if isinstance(table, dict)}
+    references = [(stage, table.get(key)) for stage, table in tables.items() for key in ("keep", "keep_heldout")]
+    references += [("dedup", name) for name in tables.get("dedup", {}).get("against", ())]
+    references += [("decontaminate", name) for name in recipe["evaluate"].get("earlier", ())]
+    for stage, reference in references:
+        with suppress(InputError, RecipeError):  # It is gone already.
+            if (artifact := kept_artifact(reference, root, stage)) is not None:
+                found.append(artifact.path.resolve())
+    return found
 
 
 def _stored_artifacts(root: Path) -> list[StoredArtifact]:

@@ -15,6 +15,7 @@ from flows.cli import app
 from flows.upkeep.gc import delete, plan
 from model.checksummed_json import write_sealed
 from model.errors import InputError
+from tasks.artifacts.identity import FORMAT
 from tasks.artifacts.lease import build_lease
 from tasks.artifacts.manifest import write_manifest
 
@@ -32,8 +33,8 @@ class Root:
         folder = self.path / "artifacts" / stage / identity
         folder.mkdir(parents=True)
         named = {parent: dict(zip(("stage", "identity"), parent.split("/"), strict=True)) for parent in parents}
-        manifest = {"stage": stage, "identity": identity, "bytes": size, "parents": named, "format": 1}
-        write_manifest(folder, manifest)
+        manifest = {"stage": stage, "identity": identity, "content": identity, "bytes": size, "parents": named}
+        write_manifest(folder, {**manifest, "format": FORMAT})
         os.utime(folder / "manifest.json", (made, made))
         return folder
 
@@ -45,6 +46,7 @@ class Root:
         base: Path | None = None,
         vocabulary: Path | None = None,
         name: str = "",
+        settings: dict[str, dict[str, object]] | None = None,
     ) -> str:
         run_id = name or f"202611{day:02d}T000000Z-abcdef"
         folder = self.path / "runs" / run_id
@@ -55,7 +57,7 @@ class Root:
         write_sealed(folder / "run.json", record)
         recipe = {"train": {"base_model": str(base) if base else None}, "evaluate": {"gate": None}}
         recipe["vocab"] = {"base": str(vocabulary) if vocabulary else None}
-        write_sealed(folder / "recipe.json", recipe)
+        write_sealed(folder / "recipe.json", {**recipe, **(settings or {})})
         return run_id
 
     def names(self) -> set[str]:
@@ -63,8 +65,9 @@ class Root:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Root:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
     """Two nights: the second has new data, and the vocabulary of the first."""
+    monkeypatch.setattr("tasks.artifacts.manifest.contradictions", lambda manifest: [])  # They list no files.
     found = Root(tmp_path)
     found.artifact("sample", "s1")
     found.artifact("sample", "s2")
@@ -106,6 +109,21 @@ def test_a_vocabulary_that_a_kept_run_took_over_stays(root: Root) -> None:
     root.run(3, "vocab/v3", vocabulary=root.path / "artifacts" / "vocab" / "v1" / "tokenizer.model")
     asked = plan(root.path, keep_last=1, models=True, now=NOW)
     assert {one.identity for one in asked.artifacts} == {"c1", "c2", "t1", "t2", "s1", "s2"}
+
+
+def test_what_a_kept_run_s_recipe_keeps_or_compares_with_stays(root: Root) -> None:
+    """As the seats of an order: a kept run that has not ended reads them yet, and one that has cannot be run again."""
+    for identity in ("d1", "d2", "d3"):
+        root.artifact("dedup" if identity == "d3" else "decontaminate", identity)
+    settings: dict[str, dict[str, object]] = {
+        "chunk": {"keep": "c1"},
+        "decontaminate": {"keep": "gone", "keep_heldout": "d1"},
+        "dedup": {"against": ["d3"]},
+        "evaluate": {"gate": None, "earlier": ["d2"]},
+    }
+    root.run(3, settings=settings)
+    asked = plan(root.path, keep_last=1, models=True, now=NOW)
+    assert {one.identity for one in asked.artifacts} == {"c2", "t1", "t2", "s1", "s2", "v1"}
 
 
 def test_named_runs_stay(root: Root) -> None:
