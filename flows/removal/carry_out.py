@@ -25,13 +25,11 @@ from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.references import digest_of_table
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.erasure import describe_retention, erase
-from tasks.artifacts.remote.metadata import PENDING
+from tasks.artifacts.remote.metadata import PENDING, PENDING_LOST
 from tasks.artifacts.reuse import now
 from tasks.chunk.config import SLOTS
 from tasks.common.digests import INPUTS, InputDigests
 from tasks.decontaminate.config import HELDOUT_DRAW, RARITY
-
-PENDING_LOST = "Decide again what to remove, and delete this file first."
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from flows.runs.record import (
     warn_once,
 )
 from flows.runs.roots import put_record
-from model.checksummed_json import write_sealed
+from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError, IntegrityError, RecipeError
 from tasks.artifacts.lease import LEASE_SECONDS, is_alive, is_held
 from tasks.artifacts.manifest import MANIFEST, read_manifest
@@ -38,6 +38,7 @@ from tasks.artifacts.published import REMOVED_PREFIX, artifacts_under
 from tasks.artifacts.references import kept_artifact
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.leases import held_identities, is_alive_in_store
+from tasks.artifacts.remote.metadata import FORGOTTEN, PENDING, PENDING_LOST
 
 MODEL_STAGES = ("train", "finetune")
 
@@ -100,9 +101,10 @@ def plan(
     """Return what can be removed.
 
     Kept are the artifacts that these runs need: the `keep_last` latest, those named in `keep` by id or its beginning,
-    and those of the current model and of the models that undoing its promotions would restore. A run without an end
-    counts as kept for `unfinished_days`, as do the leftovers of an unfinished build. Artifacts of a run with a damaged
-    record are kept, and while there is one, all models are. `models`: trained models of dropped runs are removed too.
+    those of the current model and of the models that undoing its promotions would restore, and the one from which
+    documents are being removed: the removal goes on from what it holds, and overwrites it. A run without an end counts
+    as kept for `unfinished_days`, as do the leftovers of an unfinished build. Artifacts of a run with a damaged record
+    are kept, and while there is one, all models are. `models`: trained models of dropped runs are removed too.
 
     Raises InputError for an unknown run, or while anything is being built under the root. A builder whose machine died
     shows only by its silence for LEASE_SECONDS; `say` is called before this wait.
@@ -118,8 +120,8 @@ def plan(
     latest = _latest(runs, list_history(root), keep_last)
     since = now - unfinished_days * SECONDS_PER_DAY
     unfinished = [run["run_id"] for run in runs if run["state"] == RUNNING and run["started"] > since]
-    of_current = needed_runs(root)
-    kept_runs = [run for run in runs if run["run_id"] in {*named, *latest, *unfinished, *of_current}]
+    needed_ids = {*named, *latest, *unfinished, *needed_runs(root), *_removal_under_way(root)}
+    kept_runs = [run for run in runs if run["run_id"] in needed_ids]
     kept_ids = {run["run_id"] for run in kept_runs}
     stored = {(one.stage, one.identity): one for one in _stored_artifacts(root)}
     bases = {base for run in kept_runs for base in _bases(root, run["run_id"])}
@@ -214,6 +216,14 @@ def _named(runs: Iterable[RunData], name: str) -> str:
         problem = "no run has this id" if not found else f"{len(found)} runs have such an id: {', '.join(found)}"
         raise InputError(f"gc --keep {name}: {problem}. `bessemer runs list` lists them.")
     return found[0]
+
+
+def _removal_under_way(root: Path) -> list[str]:
+    """Return the run of a removal that has not ended, if there is one; IntegrityError where its record is damaged."""
+    try:
+        return [read_sealed(root / FORGOTTEN / PENDING, PENDING_LOST)["before"]]
+    except FileNotFoundError:
+        return []
 
 
 def _bases(root: Path, run_id: str) -> list[Path]:

@@ -39,6 +39,8 @@ CERTIFICATE_LOST = (
     "Restore it from a copy; with an object store, `bessemer store verify --set-aside` makes the next command fetch it."
 )
 
+PENDING_LOST = "Decide again what to remove, and delete this file first."
+
 PROMOTION_LOST = "Restore it, or remove its folder; this step of the history is then lost."
 
 FROM_STORE = "from-the-store"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.upkeep.gc import delete, plan
 from model.checksummed_json import write_sealed
-from model.errors import InputError
+from model.errors import InputError, IntegrityError
 from tasks.artifacts.identity import FORMAT
 from tasks.artifacts.lease import build_lease
 from tasks.artifacts.manifest import write_manifest
@@ -124,6 +124,16 @@ def test_what_a_kept_run_s_recipe_keeps_or_compares_with_stays(root: Root) -> No
     root.run(3, settings=settings)
     asked = plan(root.path, keep_last=1, models=True, now=NOW)
     assert {one.identity for one in asked.artifacts} == {"c2", "t1", "t2", "s1", "s2", "v1"}
+
+
+def test_a_run_from_which_documents_are_being_removed_stays(root: Root) -> None:
+    """Else the removal could not end, and what it overwrites would only be unlinked."""
+    path = root.path / "forgotten" / "pending.json"
+    write_sealed(path, {"before": "20261101T000000Z-abcdef"})
+    assert plan(root.path, keep_last=1, models=True, now=NOW).artifacts == ()
+    path.write_text("{")
+    with pytest.raises(IntegrityError, match=r"pending.json is damaged.*Decide again"):
+        plan(root.path, keep_last=1, now=NOW)
 
 
 def test_named_runs_stay(root: Root) -> None:
