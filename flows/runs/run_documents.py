@@ -49,7 +49,10 @@ def as_stored(path: str) -> str:
 
 
 def find_documents(artifacts: dict[str, Artifact], wanted: str) -> list[bytes]:
-    """Return the ids of sampled documents whose hexadecimal id begins with `wanted`, or whose path contains it."""
+    """Return the ids of sampled documents whose hexadecimal id begins with `wanted`, or whose path contains it;
+    InputError for an empty one, which every path contains."""
+    if not wanted:
+        raise InputError('"" is a part of every path. Name documents by ids or parts of their paths.')
     sample = need_stage(artifacts, "sample")
     # `data step` and LEAKS name a piece as ID/N; a history is of the whole document.
     beginning, slash, piece = wanted.lower().partition("/")

@@ -80,6 +80,7 @@ def test_a_removal_that_names_nothing_says_what_may_be_named(sampled: Artifact, 
     recipe = load_recipe(tmp_path / "letters.toml", tmp_path / "root")
     for request, problem in (
         (Request(promote=True), "is unfinished. Name documents to remove"),
+        (Request(documents=("",)), r'"" is a part of every path. Name documents by ids'),
         (Request(sources=("leters",)), r"--source leters: the recipe has no such source; it has letters$"),
     ):
         with pytest.raises(InputError, match=problem):
