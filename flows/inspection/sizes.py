@@ -115,8 +115,9 @@ class Sizes:
 
 def read_base_model(folder: Path) -> PublishedModel:
     """Return the published model in a folder; raise InputError where it is none that can be trained further here."""
+    from model.huggingface.io import open_published
     from model.nn.factory import parameter_count
-    from tasks.train.base_model import network_in, vocabulary_of_base
+    from tasks.train.base_model import vocabulary_of_base
 
     if not is_published(folder):
         problem, download = f"has no {SETTINGS}", ""
@@ -130,7 +131,7 @@ def read_base_model(folder: Path) -> PublishedModel:
             f"--base-model {folder} {problem}. Name the folder of a published model, with {SETTINGS}, weights and"
             f" vocabulary.{download} For a model of an earlier run, docs/continue_training.md has the recipe."
         )
-    network, vocabulary = network_in(folder), vocabulary_of_base(folder)
+    network, vocabulary = open_published(folder).config, vocabulary_of_base(folder)
     if vocabulary is None:
         raise InputError(f"--base-model {folder} has no vocabulary that can be read here. Copy the whole folder.")
     context = network.context if has_position_table(network) else min(network.context, LONGEST_ROW)

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import mailbox
+import os
 import re
 import tarfile
 import tomllib
@@ -36,7 +37,7 @@ from tasks.artifacts.build import RunContext
 from tasks.artifacts.results import SampleResult
 from tasks.evaluate.config import GateConfig
 from tasks.train.base_model import network_in
-from tests.flows.inspection.test_sizes import LLAMA
+from tests.flows.inspection.test_sizes import LLAMA, write_published
 
 ENGLISH = "The furnace was lit before dawn and the iron ran white into the sand of the moulds. "
 RUSSIAN = "Печь затопили ещё до рассвета, и железо потекло белым ручьём в песчаные формы на дворе. "
@@ -751,9 +752,8 @@ def test_mail_in_a_character_set_that_cannot_be_read_is_taken_as_utf_8(charset: 
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    """The folder of a Llama of two blocks that reads up to 4,096 tokens; its weights are not looked at."""
-    (tmp_path / "llama").mkdir()
-    (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA))
+    """The folder of a Llama of two blocks that reads up to 4,096 tokens."""
+    write_published(tmp_path / "llama", LLAMA)
     (tmp_path / "llama" / "tokenizer.json").touch()
     return tmp_path / "llama"
 
@@ -784,7 +784,7 @@ def test_a_base_model_is_trained_further_with_its_vocabulary_in_rows_of_a_thousa
 
 def test_a_base_model_with_a_table_of_positions_keeps_its_context(folder: Path, published: Path, tmp_path: Path):
     config = {"model_type": "gpt2", "vocab_size": 512, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 2048}
-    (published / "config.json").write_text(json.dumps(config))
+    write_published(published, config)
     # English, which the vocabulary is not extended for.
     assert init_with_base(folder / "programs", published, tmp_path / "it.toml").exit_code == 0
     assert "extend" not in (tmp_path / "it.toml").read_text()
@@ -794,11 +794,22 @@ def test_a_base_model_with_a_table_of_positions_keeps_its_context(folder: Path, 
         check_compatible_architecture(published, network_in(published), shorter)
 
 
-@pytest.mark.parametrize(("file", "message"), [("config.json", "has no config.json"), ("tokenizer.json", "vocabulary")])
+@pytest.mark.parametrize(
+    ("file", "size", "message"),
+    [
+        ("config.json", None, "has no config.json"),
+        ("tokenizer.json", None, "vocabulary"),
+        ("model.safetensors", None, "so it has no weights"),
+        ("model.safetensors", 9_000, "is cut off"),
+    ],
+)
 def test_a_base_model_that_is_none_is_refused_before_the_folder_is_read(
-    file: str, message: str, folder: Path, published: Path, tmp_path: Path
+    file: str, size: int | None, message: str, folder: Path, published: Path, tmp_path: Path
 ):
-    (published / file).unlink()
+    if size is None:
+        (published / file).unlink()
+    else:
+        os.truncate(published / file, size)
     done = init_with_base(folder, published, tmp_path / "it.toml")
     assert done.exit_code == InputError.exit_code
     assert message in done.output

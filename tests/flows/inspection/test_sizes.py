@@ -2,8 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from flows.inspection.recipe_writer import sizes_of
@@ -11,6 +14,9 @@ from flows.inspection.scan import scan_folder
 from flows.inspection.sizes import NETWORKS, bytes_per_token, read_base_model, sizes, vocabulary_of
 from model.config.network import GPTConfig
 from model.errors import InputError
+from model.huggingface.base import export_weights
+from model.huggingface.io import published_config
+from model.nn.factory import make_shapes
 
 ENGLISH = "The furnace was lit before dawn and the iron ran white into the sand of the moulds. "
 RUSSIAN = "Печь затопили ещё до рассвета, и железо потекло белым ручьём в песчаные формы на дворе. "
@@ -24,6 +30,15 @@ LLAMA = {
     "num_attention_heads": 2,
     "max_position_embeddings": 4096,
 }
+
+
+def write_published(folder: Path, settings: dict[str, Any]) -> None:
+    """Write a published network with `settings`, all of whose weights are 0."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(settings))
+    family, config = published_config(folder)
+    shapes = export_weights(make_shapes(config).state_dict(), family.weight_map(config))
+    save_file({name: torch.zeros(shape.shape) for name, shape in shapes.items()}, folder / "model.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -87,9 +102,8 @@ def test_the_budget_counts_the_tokens_that_the_vocabulary_of_the_base_model_give
     vocabulary.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     vocabulary.train_from_iterator([ENGLISH], trainers.BpeTrainer(vocab_size=512, initial_alphabet=alphabet))
-    for folder in ("llama", "text"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "text").mkdir()
+    write_published(tmp_path / "llama", LLAMA)
     vocabulary.save(str(tmp_path / "llama" / "tokenizer.json"))
     for number in range(8):
         (tmp_path / "text" / f"{number}.txt").write_text(RUSSIAN * 20)
