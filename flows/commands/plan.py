@@ -48,15 +48,16 @@ def init(
     """
     from flows.inspection.all_keys import write_recipe
     from flows.inspection.recipe_writer import scan_remarks, write_short_recipe
-    from flows.inspection.scan import scan_folder
+    from flows.inspection.scan import check_folder, scan_folder
     from flows.inspection.sizes import read_base_model
     from flows.inspection.terminal import print_scan, scan_values
     from model.errors import InputError, RecipeError
     from model.files import write_atomically
 
+    check_folder(folder)
     if output.exists() and not force:
         raise RecipeError(f"--output {output} exists already; name another file, or overwrite it with --force")
-    if unpack and folder.is_dir():
+    if unpack:
         from flows.inspection.unpack import UNPACKED, unpack_archives
         from flows.metrics.formatting import counted
 

@@ -200,11 +200,7 @@ class FolderScan:
 
 def scan_folder(folder: Path) -> FolderScan:
     """Scan a folder; raise InputError where it does not exist, is empty, or has nothing readable."""
-    if not folder.is_dir():
-        state = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise InputError(f"init {folder}: {state}; name the folder that holds your text")
-    if _is_closed(folder):
-        raise InputError(f"init {folder}: this user may not read the folder; ask for permission")
+    check_folder(folder)
     scan = FolderScan(folder.resolve())
     found: dict[tuple[str, str], ScannedSource] = {}
     paths: list[Path] = []
@@ -236,6 +232,15 @@ def scan_folder(folder: Path) -> FolderScan:
         hints = "; ".join(f"{names}: {hint}" for names, _, hint in scan.unread()[:5])
         raise InputError(f"init {folder}: nothing in it can be read ({hints or counted(scan.empty, 'empty file')})")
     return scan
+
+
+def check_folder(folder: Path) -> None:
+    """Raise InputError where a folder does not exist or may not be read."""
+    if not folder.is_dir():
+        state = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise InputError(f"init {folder}: {state}; name the folder that holds your text")
+    if _is_closed(folder):
+        raise InputError(f"init {folder}: this user may not read the folder; ask for permission")
 
 
 def _is_closed(folder: Path) -> bool:

@@ -816,6 +816,12 @@ def test_a_base_model_that_is_none_is_refused_before_the_folder_is_read(
     assert not (tmp_path / "it.toml").exists()
 
 
+def test_a_folder_that_does_not_exist_is_named_before_a_recipe_and_a_base_model_that_do(tmp_path: Path):
+    (tmp_path / "recipe.toml").touch()
+    done = init_with_base(tmp_path / "mine", tmp_path / "none", tmp_path / "recipe.toml", "--unpack")
+    assert f"init {tmp_path / 'mine'}: does not exist" in done.output
+
+
 def test_the_next_commands_quote_a_path_with_blanks(folder: Path, tmp_path: Path):
     done = CliRunner().invoke(app, ["init", str(folder), "--output", str(tmp_path / "my recipe.toml")])
     assert f"bessemer run '{tmp_path / 'my recipe.toml'}'" in done.output
