@@ -230,12 +230,12 @@ def _estimate_recipe(
     from flows.recipe.load import open_recipe
     from flows.runs.record import check_writable
 
-    check_writable(root)
     recipe = open_recipe(name, root, settings)
     if not has_local_text(recipe.sample):
         declared = plan_from_declared_sizes(recipe, options)
         print_found(declared, as_json, lambda shown: print_declared_sizes(declared, shown))
         return
+    check_writable(root)
     with PilotBars(console(stderr=True)) as bars:
         found = plan_recipe(recipe, root, pilot_share, options, bars)
     print_found(found, as_json, lambda shown: print_plan(found, shown))

@@ -189,6 +189,8 @@ def test_sizes_that_are_stated_are_planned_with_and_others_are_not_known(foundry
     text = text.replace('weight = 0.5\nlanguage = "en"', 'weight = 0.5\nlanguage = "en"\ntokens = "1K"')
     file = tmp_path / "stated.toml"
     file.write_text(text.replace("{recipe}/cloze.jsonl", str(foundry / "cloze.jsonl")))
+    invoke("estimate", file, "--root", tmp_path / "root")
+    assert not (tmp_path / "root").exists(), "nothing was run"
     reported = plan_from_declared_sizes(load_recipe(file, tmp_path), PlanOptions())
     assert [line["tokens"] for line in reported["sources"]] == [1000, None]
     assert [line["epochs"] is None for line in reported["sources"]] == [False, True]
