@@ -65,18 +65,19 @@ def _root(named: str | Path) -> Path:
     return open_root(named)
 
 
-def _root_option(parser: Callable[[str], Path] | None = None) -> Any:
+def _root_option(**how: Any) -> Any:
     return typer.Option(
         "--root",
         envvar="BESSEMER_ROOT",
         metavar="PATH",
         help="Folder of all artifacts and runs, or an object store's address such as s3://bucket/prefix.",
         show_default=True,
-        parser=parser,
+        **how,
     )
 
 
-Root = Annotated[Path, _root_option(_root)]
+# As text, for a path has one slash where an address has two; a parser's errors would be shown as those of a value.
+Root = Annotated[Path, _root_option(parser=str, callback=_root)]
 
 UnopenedRoot = Annotated[str, _root_option()]
 """For commands that report themselves that a root cannot be opened."""

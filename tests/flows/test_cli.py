@@ -95,6 +95,11 @@ def test_the_root_is_taken_before_the_command_and_behind_it(tmp_path: Path):
     assert CliRunner().invoke(app, ["--root"]).exit_code == 2
 
 
+def test_an_address_that_is_no_root_is_an_error_of_the_recipe():
+    done = CliRunner().invoke(app, ["plan", "quickstart", "--root", "s3:///x"])
+    assert done.stderr.startswith("RecipeError: --root s3:///x names no bucket")
+
+
 @pytest.mark.parametrize(
     ("typed", "completed"), [("runs", {"list", "compare", "report", "export-metrics"}), ("chat", set[str]())]
 )
