@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flows.runs.model_registry import link_promotions
 from flows.runs.shredding import give_up_forgotten
-from model.errors import BessemerError
+from model.errors import BessemerError, InputError
 from tasks.artifacts.remote.attach import attached_root, is_address, store_of
 from tasks.artifacts.remote.metadata import pull_metadata, put_night, put_pages, put_run
 from tasks.artifacts.remote.object_store import ObjectStore
@@ -17,12 +17,15 @@ log = logging.getLogger(__name__)
 def open_root(root: str | Path) -> Path:
     """Return the folder of a root; for one in an object store, fetch manifests and records of other machines first.
 
-    Files are fetched when they are read. Raises RecipeError for an invalid address, InputError where access is refused,
-    Infra where the store does not answer.
+    Files are fetched when they are read. Raises RecipeError for an invalid address, InputError for a file and where
+    access is refused, Infra where the store does not answer.
     """
-    folder = attached_root(str(root)) if is_address(root) else Path(root)
+    folder = (attached_root(str(root)) if is_address(root) else Path(root)).resolve()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        raise InputError(f"--root {root}: {existing} is a file; name a folder")
     refresh(folder)
-    return folder.resolve()
+    return folder
 
 
 def refresh(root: Path) -> None:

@@ -14,6 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from flows.cli import app
+from model.errors import InputError
 
 PROJECT = Path(__file__).parents[2]
 SCREEN_LINES, SCREEN_COLUMNS = 60, 100
@@ -98,6 +99,14 @@ def test_the_root_is_taken_before_the_command_and_behind_it(tmp_path: Path):
 def test_an_address_that_is_no_root_is_an_error_of_the_recipe():
     done = CliRunner().invoke(app, ["plan", "quickstart", "--root", "s3:///x"])
     assert done.stderr.startswith("RecipeError: --root s3:///x names no bucket")
+
+
+@pytest.mark.parametrize("within", ["", "/root"])
+def test_a_root_that_is_a_file_is_refused(tmp_path: Path, within: str):
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(app, ["plan", "quickstart", "--root", f"{tmp_path}/file{within}"])
+    assert done.exit_code == InputError.exit_code
+    assert f"--root {tmp_path}/file{within}: {tmp_path}/file is a file; name a folder" in done.stderr
 
 
 @pytest.mark.parametrize(
