@@ -3,6 +3,8 @@
 Every message says what was requested, what was found, and what to do.
 """
 
+import json
+
 
 class BessemerError(Exception):
     """The base class; a command or trainer exits with `exit_code`, and tasks retry if `retryable`."""
@@ -59,6 +61,17 @@ class AccessError(BessemerError):
     once they are valid."""
 
     exit_code = 77
+
+
+def json_problem(error: ValueError | RecursionError) -> str:
+    """Return what is wrong with a line of a file of JSON lines, and where.
+
+    The library's own words count lines from that of the record, which reads like a line of the file.
+    """
+    if not isinstance(error, json.JSONDecodeError):
+        return str(error)  # An integer of more than 4,300 digits, or lists within thousands of others.
+    end = len(error.doc.rstrip("\r\n"))
+    return f"{error.msg} at character {min(error.pos, end) + 1} of the line"
 
 
 class Paused(Exception):

@@ -17,7 +17,7 @@ from typing import Any
 import blake3
 import numpy as np
 
-from model.errors import InputError
+from model.errors import InputError, json_problem
 from model.finetune.chat_template import Message, read_messages
 from model.finetune.config import Task
 
@@ -160,8 +160,7 @@ def _object(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        # An integer of thousands of digits, or lists within thousands of others.
-        raise InputError(f"{where} is no JSON: {error}") from error
+        raise InputError(f"{where} is no JSON: {json_problem(error)}") from error
     if not isinstance(record, dict):
         raise InputError(f"{where} is no object with fields, but {line.strip()[:60]}")
     return record

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from model.digests import open_file
-from model.errors import InputError
+from model.errors import InputError, json_problem
 from model.file_content import Content, open_content
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
 
@@ -105,9 +105,10 @@ def _whole_records(benchmark: Benchmark, fields: BenchmarkFields, lines: "_LineR
 def _parse_record(benchmark: Benchmark, where: str, text: str) -> Record:
     try:
         record = json.loads(text)
-    except (ValueError, RecursionError) as error:  # Not only JSONDecodeError: integers have 4,300 digits at most.
+    except (ValueError, RecursionError) as error:
+        problem = json_problem(error) if where else error
         raise InputError(
-            f"benchmark `{benchmark.name}`: {where}{benchmark.path} is not JSON ({error}). Benchmarks are files with"
+            f"benchmark `{benchmark.name}`: {where}{benchmark.path} is not JSON ({problem}). Benchmarks are files with"
             f" one JSON object a line (.jsonl), a JSON document (.json, with `fields.each`), or tables (.tsv, .csv)."
         ) from error
     if not isinstance(record, dict):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from model.digests import digest_bytes, digest_file, read_bytes
-from model.errors import InputError
+from model.errors import InputError, json_problem
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.workspace import Workspace
 from tasks.clean.chain import Labelled, Scorer, UserResources
@@ -80,11 +80,12 @@ def read_labelled_texts(config: ClassifierConfig) -> Labelled:
         try:
             record = json.loads(line)
             text, label = record["text"], record["label"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            of_fields = isinstance(error, KeyError | TypeError)
+            problem = f"{type(error).__name__}: {error}" if of_fields else json_problem(error)
             raise InputError(
-                f"clean.classifiers `{config.name}`: line {number} of {config.labels} is no example"
-                f" ({type(error).__name__}: {error}); write lines such as"
-                ' {"text": "...", "label": "toxic"}.'
+                f"clean.classifiers `{config.name}`: line {number} of {config.labels} is no example ({problem}); write"
+                ' lines such as {"text": "...", "label": "toxic"}.'
             ) from error
         texts.append(str(text).encode(errors="replace"))
         has_label.append(str(label) == config.label)

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from model.errors import json_problem
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import Line, LostLine
 from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of
@@ -57,13 +58,10 @@ def json_object(number: int, byte: int, raw: bytes) -> dict[str, Any] | BadRecor
         return decoded
     try:
         fields = json.loads(decoded.text)
-    except json.JSONDecodeError as error:
-        # Its own text counts lines from that of the record, which reads like a line of the file.
-        position = decoded.byte + len(decoded.text[: error.pos].encode())
-        reason = f"broken JSON: {error.msg} at character {error.pos + 1} of the line"
-        return BadRecord(number, position, reason, excerpt_of(raw))
     except (ValueError, RecursionError) as error:
-        return BadRecord(number, decoded.byte, f"broken JSON: {error}", excerpt_of(raw))
+        before = error.pos if isinstance(error, json.JSONDecodeError) else 0
+        position = decoded.byte + len(decoded.text[:before].encode())
+        return BadRecord(number, position, f"broken JSON: {json_problem(error)}", excerpt_of(raw))
     if not isinstance(fields, dict):
         return BadRecord(number, byte, f"not a JSON object but {type(fields).__name__}", excerpt_of(raw))
     return fields

@@ -268,7 +268,14 @@ def test_a_classifier_has_one_origin(fields, message):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [('{"text": "a"}', "line 1"), ("", "0 texts with the label"), ("[]", "line 1")]
+    ("content", "message"),
+    [
+        ('{"text": "a"}', "line 1 .*KeyError: 'label'"),
+        ("", "0 texts with the label"),
+        ("[]", "line 1"),
+        ('\n{"text": }', r"line 2 .*\(Expecting value at character 10 of the line\)"),
+        pytest.param("[" * 200_000, "line 1 .*maximum recursion depth", id="nested"),
+    ],
 )
 def test_examples_that_teach_nothing_are_refused(tmp_path, content, message):
     (tmp_path / "labels.jsonl").write_text(content)

@@ -31,6 +31,7 @@ def test_values_in_lists_of_objects_are_lists() -> None:
         ("a.tsv", "id\tanswer\nonly\n", {}, "row 2 .* has 1 columns, and there are 2 names"),
         ("a.json", "[1]", {"each": "data"}, "is a list, not an object"),
         ("a.json", "{", {"each": "data"}, "is not JSON"),
+        ("a.jsonl", '\n{"id": 1,}', {}, r"line 2 of .* is not JSON \(.* at character 10 of the line\)"),
         pytest.param("a.jsonl", "[" * 200_000, {}, "is not JSON", id="nested"),
         pytest.param("a.jsonl", f'{{"id": 1{"0" * 5000}}}', {}, "line 1 of .* is not JSON", id="digits"),
         ("a.tsv", "id\tquestion\tanswer\n1\ta\rb\tc\n", {}, "is no table near line 2"),
