@@ -80,7 +80,7 @@ def read_tokenizer_json(text: bytes, place: str = "tokenizer") -> dict[str, Any]
     token has two ids."""
     try:
         parsed = json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # An integer of thousands of digits is no JSONDecodeError.
         raise InputError(
             f"{place}: this file begins like a tokenizer.json and is not JSON ({error}). It may be truncated:"
             f" download it again."

@@ -98,6 +98,7 @@ def test_garbage_is_refused(tmp_path: Path, seed: int):
         (b'{"model": {"type": "WordPiece", "vocab": {"a": "b"}}}', "cannot read this tokenizer.json"),
         (b'{"model": ', "is not JSON"),
         pytest.param(b'{"model": ' + b"[" * 200_000, "is not JSON", id="nested"),
+        pytest.param(b'{"model": ' + b"1" * 5_000 + b"}", "is not JSON", id="digits"),
         (
             b'{"model": {"type": "BPE", "continuing_subword_prefix": "x", "vocab": {"a": 0}, "merges": []}}',
             "the option continuing_subword_prefix",
