@@ -4,6 +4,10 @@ Every message says what was requested, what was found, and what to do.
 """
 
 import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class BessemerError(Exception):
@@ -61,6 +65,14 @@ class AccessError(BessemerError):
     once they are valid."""
 
     exit_code = 77
+
+
+def validation_problems(error: "ValidationError") -> str:
+    """Return each wrong value of a configuration: its place, and what is wrong in the words of its check alone."""
+    return "; ".join(
+        f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg'].removeprefix('Value error, ')}"
+        for one in error.errors()
+    )
 
 
 def json_problem(error: ValueError | RecursionError) -> str:

@@ -12,7 +12,7 @@ from model.config import BaseConfig
 from model.config.fields import TrainFields
 from model.config.network import GPTConfig, NetworkConfig
 from model.config.rules import check_consistency, check_portable, check_ranks, check_unused_settings
-from model.errors import InputError, RecipeError
+from model.errors import InputError, RecipeError, validation_problems
 
 NEW_ROWS_PEAK_LR = 5e-3
 """2.5 times the rate of a whole network. After 300 steps, half of whose rows were English, Russian bits per byte had
@@ -232,7 +232,7 @@ def read_run(path: Path) -> TrainerRun:
         text = read_optionally_sealed(path, "Run the recipe again, which rewrites it.")
         return TrainerRun.model_validate_json(text)
     except ValidationError as error:
-        raise RecipeError(f"{path}: {error}") from error
+        raise RecipeError(f"{path}: {validation_problems(error)}") from error
 
 
 def write_run(path: Path, run: TrainerRun) -> None:

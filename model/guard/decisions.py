@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from model.checkpoint.complete_marker import find_damage
 from model.config import BaseConfig
 from model.config.train import TrainerRun
-from model.errors import IntegrityError, RecipeError
+from model.errors import IntegrityError, RecipeError, validation_problems
 
 ATTEMPTS = "attempts"
 """Folder of a run with a folder for each decision."""
@@ -102,7 +102,5 @@ def with_settings(run: TrainerRun, settings: Mapping[str, Any]) -> TrainerRun:
     try:
         return TrainerRun.model_validate(values)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()
-        )
+        problems = validation_problems(error)
         raise RecipeError(f"the run cannot resume with {json.dumps(dict(settings))}: {problems}") from error

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from model.config.rotary import RotaryScaling
-from model.errors import InputError
+from model.errors import InputError, validation_problems
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -89,5 +89,6 @@ class Settings:
         try:
             return kind.model_validate(values)
         except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
-            raise InputError(f"{self.path} describes no network that can be built here: {problems}") from error
+            raise InputError(
+                f"{self.path} describes no network that can be built here: {validation_problems(error)}"
+            ) from error
