@@ -10,13 +10,14 @@ import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import llvmlite
 import numpy as np
-from numba.core import config
+from numba.core import config, event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _CacheLocator
 from numba.core.dispatcher import Dispatcher
 from numba.core.extending import _Intrinsic
@@ -193,6 +194,24 @@ def _value(value: Any, names: tuple[str, ...], met: dict[int, int]) -> Iterator[
         yield f"{type(value).__name__} {value}"
     else:
         raise TypeError(f"a kernel reads a {type(value).__name__}, of which numba's frozen copy cannot be recognised")
+
+
+@contextmanager
+def hearing_of_compilation(hear: Callable[[], None]) -> Iterator[None]:
+    """Call `hear` when a kernel is compiled within the block, the first time, and not where all come from the cache."""
+    with event.install_listener("numba:compile", _FirstCompilation(hear)):
+        yield
+
+
+class _FirstCompilation(event.Listener):
+    def __init__(self, hear: Callable[[], None]) -> None:
+        self._hear = functools.cache(hear)
+
+    def on_start(self, event: Any) -> None:
+        self._hear()
+
+    def on_end(self, event: Any) -> None:
+        pass
 
 
 @functools.cache

@@ -3,12 +3,15 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
+import numba
 import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.planning.check import RuleDrops, SourceCheck, _losses, check_recipe
+from flows.planning import check
+from flows.planning.check import RecipeCheck, RuleDrops, SourceCheck, _losses, check_recipe
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from model.errors import InputError
@@ -116,6 +119,23 @@ def test_a_field_that_no_record_has_is_named_with_its_line(recipe: Path) -> None
     assert shown.exit_code == InputError.exit_code
     assert "mine.toml, line 15" in shown.output
     assert "content" in shown.output
+
+
+def test_the_command_says_once_that_it_waits_for_kernels_that_are_compiled(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    double = numba.njit(lambda x: x + x)
+
+    def compile_kernels(*_: Any) -> RecipeCheck:
+        for kind in (int, float) if unknown else ():
+            double(kind())
+        return RecipeCheck(())
+
+    monkeypatch.setattr(check, "check_recipe", compile_kernels)
+    for unknown in (True, False):
+        shown = CliRunner().invoke(app, ["check", str(recipe), "--root", str(recipe.parent / "root"), "--json"])
+        assert shown.exit_code == 0, shown.output
+        assert shown.stderr.splitlines() == unknown * ["compiling kernels, once after an installation: up to a minute"]
 
 
 def test_the_command_prints_what_it_found_and_json(recipe: Path) -> None:
