@@ -139,6 +139,17 @@ def _confined(folder: Path | None) -> Path | None:
     return folder
 
 
+def utf8(text: Any) -> Any:
+    """Return the text or texts of an option; raise InputError where the shell gave bytes that are no text."""
+    from model.errors import InputError
+
+    try:
+        "".join(text or ()).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"the text {text!r} is not UTF-8; type it in a terminal whose encoding that is") from error
+    return text
+
+
 Untrusted = Annotated[
     Path | None,
     typer.Option(

@@ -18,6 +18,7 @@ from flows.commands.common import (
     print_found,
     print_json,
     print_run_header,
+    utf8,
 )
 
 data = typer.Typer(
@@ -277,7 +278,7 @@ def leaks(
 
 @data.command()
 def tokens(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text to tokenize.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", callback=utf8, help="The text to tokenize.")],
     root: Root = DEFAULT_ROOT,
     run_id: RunId = None,
     as_json: Json = False,

@@ -20,6 +20,7 @@ from flows.commands.common import (
     print_json,
     print_run_header,
     shown_progress,
+    utf8,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ def generate(
     model: Model,
     prompt: Annotated[
         list[str] | None,
-        typer.Option(help="Text to continue; T5 and BERT fill the blanks ___, [MASK] and <extra_id_0>. Repeatable."),
+        typer.Option(
+            callback=utf8,
+            help="Text to continue; T5 and BERT fill the blanks ___, [MASK] and <extra_id_0>. Repeatable.",
+        ),
     ] = None,
     tokens: Annotated[
         int, typer.Option(min=1, help="Most tokens to write, or to write into each blank of a T5's prompt.")

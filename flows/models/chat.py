@@ -125,11 +125,15 @@ def talk(chat: Chat, sampling: Sampling, tokens: int, read: Callable[[str], str]
     while True:
         try:
             line = read("\n> ")
+            line.encode()  # Python gives a byte that is no character as half of a surrogate pair.
         except EOFError:
             say("\n")
             return
         except KeyboardInterrupt:
             say("\n(/quit ends the chat)\n")
+            continue
+        except UnicodeError:
+            say("(not UTF-8: type it again)\n")
             continue
         if line.strip() == "/quit":
             return

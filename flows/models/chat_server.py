@@ -132,6 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise InputError(f"a request must give its Content-Length, of at most {MAX_REQUEST_BYTES} bytes")
         try:
             asked = json.loads(self.rfile.read(int(size)))
+            json.dumps(asked, ensure_ascii=False).encode()  # Half of a surrogate pair is no character.
             temperature, top_p = float(asked["temperature"]), float(asked["top_p"])
             seed, tokens, text = int(asked["seed"]), int(asked["tokens"]), asked.get("text", "")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:

@@ -102,7 +102,8 @@ def test_a_long_conversation_loses_its_oldest_turns(tuned: Chat) -> None:
 
 
 def test_the_terminal_remembers_forgets_and_ends(tuned: Chat, capsys: pytest.CaptureFixture[str]) -> None:
-    talk(tuned, GREEDY, 6, typed("the cat", "/reset", KeyboardInterrupt, "the cat", "the dog", "/what", "", "/quit"))
+    lines = ("the cat", "/reset", KeyboardInterrupt, "the cat", "the \udcff", "the dog", "/what", "", "/quit")
+    talk(tuned, GREEDY, 6, typed(*lines))
     out = capsys.readouterr().out
     first = texts_of(tuned.answer([Message("user", "the cat")], GREEDY, 6))
     both = [Message("user", "the cat"), Message("assistant", first), Message("user", "the dog")]
@@ -111,6 +112,7 @@ def test_the_terminal_remembers_forgets_and_ends(tuned: Chat, capsys: pytest.Cap
     assert "(forgotten)" in out
     assert "/quit ends the chat" in out
     assert "/what is no command" in out
+    assert "(not UTF-8: type it again)" in out
 
 
 def test_a_base_model_goes_on_from_all_that_was_written(base: Chat, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,6 +229,8 @@ def test_the_page_answers_messages(page: Page, tuned: Chat) -> None:
 
 @pytest.mark.parametrize("page", ["base"], indirect=True)
 def test_the_page_continues_a_text(page: Page, base: Chat) -> None:
+    status, (refused,) = page.answer(text="the \ud83d")
+    assert (status, "surrogates not allowed" in refused["error"]) == (400, True)
     status, lines = page.answer(text="the \x1b[31mcat")
     assert status == 200
     expected = texts_of(base.continuation("the \x1b[31mcat", GREEDY, 6))

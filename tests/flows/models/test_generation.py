@@ -13,6 +13,7 @@ from flows.cli import app
 from flows.models.generate import Blanks, decoded
 from model.checkpoint.weights import save_model
 from model.config.network import BERTConfig, GPTConfig, T5Config
+from model.errors import InputError
 from model.nn.factory import make_network
 from tasks.models.load import write_vocabulary
 from tasks.tokenizer.base import Tokenizer
@@ -59,6 +60,14 @@ def test_a_gpt_writes_several_texts_of_one_seed(model: Callable[..., Path]) -> N
     assert len(set(parts)) == 4
     found = json.loads(generate(folder, "--prompt", "the cat", "--tokens", "8", "--top-k", "40", "--json").stdout)
     assert parts[1] == f"the cat{found['text']}\n"
+
+
+@pytest.mark.parametrize("words", [("model", "generate", "x", "--prompt"), ("data", "tokens")])
+def test_a_text_that_is_not_utf_8_is_refused(words: tuple[str, ...]) -> None:
+    """As the shell gives it: a byte that is no character is half of a surrogate pair."""
+    done = CliRunner().invoke(app, [*words, "the \udcff"])
+    assert done.exit_code == InputError.exit_code
+    assert "is not UTF-8" in done.stderr
 
 
 def test_a_t5_fills_holes_and_goes_on(model: Callable[..., Path]) -> None:
