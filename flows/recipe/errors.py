@@ -50,11 +50,17 @@ def format_recipe_errors(
     """Return a line for each wrong value of a `recipe`; `shared_keys` are those that it writes above all tables and
     that the field `sample` holds, `others` those above all tables that no field holds."""
     lines = [f"{origin}:"]
+    above_tables: set[tuple[Location, str]] = set()
     for problem in error.errors():
         if problem["loc"] == ("sample", "sources") and problem["type"] == "too_short":
             continue  # The errors of the sources themselves are in the list as well.
         location = _without_tags(problem["loc"], recipe)
-        place = _place(_as_written(location, shared_keys))
+        written = _as_written(location, shared_keys)
+        if (written[1:], repr(problem["input"])) in above_tables:
+            continue  # A stage got the value from above all tables.
+        if not written[1:]:
+            above_tables.add((written, repr(problem["input"])))
+        place = _place(written)
         if problem["type"] == "extra_forbidden":
             lines.append(f"  {place}: unknown key; {_hint(problem['loc'], recipe, shared_keys, others)}")
         elif problem["type"] == "missing":

@@ -19,6 +19,8 @@ _PART = re.compile(r"([\w-]+)|\[(\d+)\]")
 
 _QUOTED = re.compile(r"`([^`]+)`")
 
+_TABLES = re.compile(r"\[\[([\w.]+)\]\]")
+
 _TABLES_ELSEWHERE = {
     ("decontaminate", "benchmarks"): ("benchmarks",),
     ("evaluate", "benchmarks"): ("benchmarks",),
@@ -59,7 +61,7 @@ class RecipeText:
         candidates = list(dict.fromkeys([first, *dotted]))
         for name in candidates:
             for setting in self.settings:
-                key = setting.partition("=")[0].strip()
+                key = _key_of(setting)
                 if key == name or name.startswith((f"{key}.", f"{key}[")) or _names_entry(key, name, raw):
                     return f"--set {setting}"
             location = next((one for one in _spellings(_location(name), raw) if _is_set(one, raw)), None)
@@ -69,10 +71,17 @@ class RecipeText:
                 # A table that the file lacks: a misspelt one.
                 if name and setting.strip().startswith((f"{name}.", f"{name}[")):
                     return f"--set {setting}"
+        for setting in self.settings:
+            if _key_of(setting) in _TABLES.findall(message):
+                return f"--set {setting}"
+        lines = [line.partition("#")[0] for line in self.text.splitlines()]
         for quoted in _QUOTED.findall(message):
-            number = next((number for number, line in enumerate(self.text.splitlines(), 1) if quoted in line), None)
+            number = next((number for number, line in enumerate(lines, 1) if quoted in line), None)
             if number is not None:
                 return f"line {number}"
+            for setting in self.settings:
+                if quoted in setting.partition("=")[2]:
+                    return f"--set {setting}"
         above = _location(first)
         while above:
             above = above[:-1]
@@ -97,6 +106,10 @@ class RecipeText:
             if re.search(rf"(?<![\w.]){re.escape(key)} {re.escape(value.strip())}\b", message):
                 found[key] = f"--set {setting}"
         return [found[key] for key in sorted(found, key=message.index)]
+
+
+def _key_of(setting: str) -> str:
+    return setting.partition("=")[0].strip()
 
 
 def _location(name: str) -> Location:

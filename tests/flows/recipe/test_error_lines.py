@@ -40,6 +40,7 @@ layers = 2
 [train]
 batch_rows = 16
 schedule.peak_lr = 1e-3
+# leave `task` out for a benchmark of your own
 """
 
 
@@ -114,6 +115,9 @@ def test_an_error_in_the_file_names_its_line(old: str, new: str, place: str, mes
         ("budget_tokens=lots", "positive count"),
         ("sources.boks.weight=1", "there is no entry named `boks`"),
         ("dedup.threshold", "write it as key.path=value"),
+        ("sources=3", "no sources"),
+        ("benchmarks=3", "write each benchmark as a table"),
+        ('benchmarks=[{task="helaswag", path="a.jsonl"}]', "no task `helaswag` ships"),
     ],
 )
 def test_an_error_in_a_setting_names_the_setting(setting: str, message: str, tmp_path: Path) -> None:
@@ -124,6 +128,13 @@ def test_an_error_in_a_setting_names_the_setting(setting: str, message: str, tmp
     assert message in str(caught.value)
     assert f"--set {setting}" in str(caught.value)
     assert "--set seed=3" not in str(caught.value)
+
+
+@pytest.mark.parametrize("setting", ["seed=x", "temperature=x", "max_epochs=-1"])
+def test_a_wrong_value_that_stages_share_is_named_once(setting: str, tmp_path: Path) -> None:
+    error = error_of(RECIPE, tmp_path, setting)
+    assert f"--set {setting}: {setting.partition('=')[0]}: Input should be" in error
+    assert error.count("Input should be") == 1
 
 
 def test_each_of_several_errors_has_its_own_line(tmp_path: Path) -> None:
