@@ -139,6 +139,11 @@ def _confined(folder: Path | None) -> Path | None:
     return folder
 
 
+def of_home(path: Path | None) -> Path | None:
+    """Return the path of an option with its `~`, which a shell leaves in `--output=~/recipe.toml`, replaced."""
+    return None if path is None else Path(os.path.expanduser(path))
+
+
 def utf8(text: Any) -> Any:
     """Return the text or texts of an option; raise InputError where the shell gave bytes that are no text."""
     from model.errors import InputError

@@ -18,6 +18,7 @@ from flows.commands.common import (
     Settings,
     Untrusted,
     console,
+    of_home,
     print_found,
     print_json,
     share,
@@ -26,10 +27,11 @@ from flows.commands.common import (
 
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of your own text.")],
-    output: Annotated[Path, typer.Option(help="The recipe to write.")] = Path("recipe.toml"),
+    output: Annotated[Path, typer.Option(callback=of_home, help="The recipe to write.")] = Path("recipe.toml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing recipe.")] = False,
     base_model: Annotated[
-        Path | None, typer.Option(help="The folder of a published model (Llama, Qwen, ...) to train further.")
+        Path | None,
+        typer.Option(callback=of_home, help="The folder of a published model (Llama, Qwen, ...) to train further."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Write every key with its help, not only what is set.")] = False,
     unpack: Annotated[

@@ -25,6 +25,7 @@ changes.
 
 import difflib
 import json
+import os
 import re
 import sysconfig
 import tomllib
@@ -58,6 +59,9 @@ DATA = "variables.data"
 
 PATH_KEYS = ("paths", "path", "answers_path", "exclude", "prompts_file", "base", "base_model", "weights_from", "labels")
 """Keys whose values may hold placeholders."""
+
+PATTERN_KEYS = ("paths", "exclude")
+"""Those of them whose `~` is left to the search for files: an excluded file may have it in its name."""
 
 
 def open_recipe(name: str, root: Path, settings: Sequence[str], limit: float = 1.0) -> Recipe:
@@ -205,7 +209,9 @@ def _fill(value: Any, variables: Mapping[str, str], origin: str) -> Any:
     """Return the values with every `{name}` in a path replaced."""
     if isinstance(value, dict):
         return {
-            key: _fill_paths(item, variables, origin) if key in PATH_KEYS else _fill(item, variables, origin)
+            key: _fill_paths(item, variables, origin, patterns=key in PATTERN_KEYS)
+            if key in PATH_KEYS
+            else _fill(item, variables, origin)
             for key, item in value.items()
         }
     if isinstance(value, list):
@@ -213,11 +219,13 @@ def _fill(value: Any, variables: Mapping[str, str], origin: str) -> Any:
     return value
 
 
-def _fill_paths(value: Any, variables: Mapping[str, str], origin: str) -> Any:
+def _fill_paths(value: Any, variables: Mapping[str, str], origin: str, *, patterns: bool) -> Any:
     if isinstance(value, list):
-        return [_fill_paths(item, variables, origin) for item in value]
+        return [_fill_paths(item, variables, origin, patterns=patterns) for item in value]
     if not isinstance(value, str):
         return value
+    if not patterns:
+        value = os.path.expanduser(value)
 
     def replacement(match: re.Match[str]) -> str:
         name = match[1]

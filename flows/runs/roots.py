@@ -1,6 +1,7 @@
 """Open roots: a folder, or the address of an object store, which has a folder of its own on this machine."""
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def open_root(root: str | Path) -> Path:
     Files are fetched when they are read. Raises RecipeError for an invalid address, InputError for a file and where
     access is refused, Infra where the store does not answer.
     """
-    folder = (attached_root(str(root)) if is_address(root) else Path(root)).resolve()
+    folder = (attached_root(str(root)) if is_address(root) else Path(os.path.expanduser(root))).resolve()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
         raise InputError(f"--root {root}: {existing} is a file; name a folder")

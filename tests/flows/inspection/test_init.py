@@ -816,6 +816,16 @@ def test_a_base_model_that_is_none_is_refused_before_the_folder_is_read(
     assert not (tmp_path / "it.toml").exists()
 
 
+def test_a_recipe_and_a_base_model_may_be_in_the_home_folder(
+    folder: Path, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A shell leaves `--output=~/recipe.toml` as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done = init_with_base(folder / "programs", Path("~") / published.name, Path("~/home.toml"))
+    assert done.exit_code == 0, done.output
+    assert load_recipe(tmp_path / "home.toml", tmp_path).train.base_model == published
+
+
 def test_a_folder_that_does_not_exist_is_named_before_a_recipe_and_a_base_model_that_do(tmp_path: Path):
     (tmp_path / "recipe.toml").touch()
     done = init_with_base(tmp_path / "mine", tmp_path / "none", tmp_path / "recipe.toml", "--unpack")

@@ -7,6 +7,7 @@ import pytest
 from flows.recipe.load import RECIPES, find_recipe, load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, select_stages
+from flows.runs.roots import open_root
 from model.errors import BessemerError, RecipeError
 from tasks.evaluate.stage import evaluate_stage
 from tasks.vocab.config import VocabConfig
@@ -44,6 +45,14 @@ def test_values_that_several_stages_need_are_written_once(tmp_path: Path) -> Non
     assert recipe.dedup.priorities == {"books": 1}
     assert recipe.chunk.row_length == 65
     assert {getattr(recipe, stage).seed for stage in STAGES if hasattr(getattr(recipe, stage), "seed")} == {7}
+
+
+def test_paths_may_begin_at_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell leaves `--root=~/root` as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    recipe = load(tmp_path, MINIMAL, 'benchmarks=[{task="hellaswag", path="~/items.jsonl"}]')
+    assert recipe.decontaminate.benchmarks[0].path == tmp_path / "items.jsonl"
+    assert open_root("~/root") == tmp_path / "root"
 
 
 def test_sources_that_may_leave_are_read_last(tmp_path: Path) -> None:
