@@ -167,7 +167,7 @@ class _LineReader:
     def of(self, path: Path, *, cut: bool = True) -> Iterator[str]:
         """Yield the lines of a file, up to the last whole one within `max_bytes` where it may be cut."""
         limit, content = self.max_bytes, self.contents.get(path)
-        name = f"benchmark `{self.benchmark.name}`: {path}"
+        name = f"benchmark `{self.benchmark.name}`: {path.absolute()}"
         try:
             with (
                 open_file(path) if content is None else open_content(path, content) as stored,
@@ -184,7 +184,8 @@ class _LineReader:
                     stream = io.BytesIO(head)
                 yield from io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
         except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{name} cannot be read ({error}). Check the path in the recipe.") from error
+            problem = getattr(error, "strerror", None) or error
+            raise InputError(f"{name} cannot be read ({problem}). Check the path in the recipe.") from error
         except UnicodeDecodeError as error:
             raise InputError(f"{name} is not UTF-8 ({error}). Save it as UTF-8.") from error
 

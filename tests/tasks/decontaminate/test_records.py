@@ -1,5 +1,6 @@
 """Errors in a benchmark's file are reported with their place, before any work."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,12 @@ def test_bytes_that_are_no_utf8_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"id": "\xff"}\n')
     with pytest.raises(InputError, match="is not UTF-8"):
         read_items((Benchmark(name="quiz", path=tmp_path / "a.jsonl"),))
+
+
+def test_a_file_that_does_not_exist_is_named_from_the_root_of_the_file_system() -> None:
+    place = re.escape(str(Path("none.jsonl").absolute()))
+    with pytest.raises(InputError, match=rf"benchmark `quiz`: {place} cannot be read \(No such file or directory\)"):
+        read_items((Benchmark(name="quiz", path=Path("none.jsonl")),))
 
 
 def test_parallel_files_of_different_lengths_are_refused(tmp_path: Path) -> None:
