@@ -1,5 +1,6 @@
 """`bessemer data`: what stages did to documents, steps, benchmark items and text."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -86,7 +87,7 @@ def history(
     """Show a document's history: its file and record, and the steps that trained on it or the rule that removed it."""
     from flows.runs.document_history import histories_of
     from flows.runs.lineage import open_run, run_artifacts, run_that_trained
-    from flows.runs.record import RUNNING, state_of
+    from flows.runs.record import RUNNING, root_option, state_of
     from flows.runs.run_documents import documents_by_file, find_documents, rejects_of
     from flows.runs.unsampled_files import explain_unsampled, listed_files
     from model.data.without_pandas import leave_out_pandas
@@ -120,8 +121,9 @@ def history(
         return
     print_run_header(record)
     if run_id is None and (trained := run_that_trained(root, record)):
-        hint = f"this run did not train; the latest that did: bessemer data history {document} --run {trained}"
-        console().print(hint, style="dim", markup=False)
+        words = f"{shlex.quote(document)} --run {trained}{root_option(root)}"
+        hint = f"this run did not train; the latest that did: bessemer data history {words}"
+        console().print(hint, style="dim", markup=False, soft_wrap=True)
     for sentence in others:
         console().print(sentence, markup=False)
     from flows.reports.terminal import print_document_history, print_rejected_record
@@ -229,7 +231,7 @@ def step(
     record = open_run(root, run_id, needs="train")
     found = step_of(run_artifacts(record), number)
     print_run_header(record)
-    print_found(found, as_json, lambda shown: print_step(found, record["run_id"], shown))
+    print_found(found, as_json, lambda shown: print_step(found, record["run_id"], root, shown))
 
 
 @data.command()

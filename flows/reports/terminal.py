@@ -4,6 +4,7 @@
 """
 
 from collections import Counter
+from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from rich.markup import escape
 from flows.metrics.lines import ComparedTokenizer
 from flows.reports.document import Table
 from flows.runs.document_history import DocumentHistory, KeptDocument, describe_event
+from flows.runs.record import root_option
 from flows.runs.run_documents import StepRead, documents_of
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
@@ -75,7 +77,7 @@ def _format_survivor(survivor: KeptDocument) -> str:
     return f"kept: {place}, in {holder}: {' '.join(survivor['text'].split())}"
 
 
-def print_step(step: StepRead, run_id: str, console: Console) -> None:
+def print_step(step: StepRead, run_id: str, root: Path, console: Console) -> None:
     """Print the documents that one training step read."""
     state = "applied" if step["applied"] else "skipped by the guard"
     loss = f", loss {step['loss']:.4f}" if step["loss"] is not None else ""
@@ -93,8 +95,11 @@ def print_step(step: StepRead, run_id: str, console: Console) -> None:
     columns = ("document", "source", "tokens", "path", "text")
     console.print(Table(columns, rows, texts=("path", "text")).rich())
     console.print(
-        f"[dim]history of one document: bessemer data history DOCUMENT --run {run_id}; sequences, segments and byte"
-        f" ranges: --json[/]"
+        f"history of one document: bessemer data history DOCUMENT --run {run_id}{root_option(root)}; sequences,"
+        f" segments and byte ranges: --json",
+        style="dim",
+        markup=False,
+        soft_wrap=True,
     )
 
 

@@ -15,7 +15,17 @@ from flows.metrics.stage_lines import asked_stages, missing_artifacts
 from flows.metrics.statistics import Z_95
 from flows.reports.charts.scores import chance_of, main_metric
 from flows.runs.guards import describe_gate
-from flows.runs.record import INTERRUPTED, PAUSED, RUNNING, RunData, newest_runs, read_recipe, stage_paths, state_of
+from flows.runs.record import (
+    INTERRUPTED,
+    PAUSED,
+    RUNNING,
+    RunData,
+    newest_runs,
+    read_recipe,
+    root_option,
+    stage_paths,
+    state_of,
+)
 from tasks.artifacts.tables.rows import ScoreRow
 
 MAX_TASKS = 3
@@ -191,7 +201,7 @@ def skipped_files(findings: Metrics) -> str:
 def _next_steps(record: RunData, findings: Metrics, root: Path, name: str) -> list[NextStep]:
     at = stage_paths(record)
     command = record.get("command")
-    rooted = "" if root == Path("bessemer-data").resolve() else f" --root {shlex.quote(str(root))}"
+    rooted = root_option(root)
     if "train" not in at or state_of(record) != "completed":
         unfinished = state_of(record) in (INTERRUPTED, PAUSED, "failed") and command
         unpaused = re.sub(r" --set '?train\.pause_share=\S+", "", command or "")

@@ -243,6 +243,11 @@ def record_head(name: str, root: Path, run_id: str, asked: Asked, recipe: "Recip
     }
 
 
+def root_option(root: Path) -> str:
+    """Return the words ` --root ROOT` that a command needs; none for the root that commands take by themselves."""
+    return "" if root == Path("bessemer-data").resolve() else f" --root {shlex.quote(str(root))}"
+
+
 def check_writable(root: Path) -> None:
     """Raise InputError where the root of all artifacts cannot be made or written, Infra where its disk is full."""
     probe = root / f".writable-{secrets.token_hex(4)}"

@@ -1,6 +1,7 @@
 """Where no bar can be drawn, a line now and then says how far a stage is."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -8,6 +9,8 @@ from rich.console import Console
 from flows.reports import progress as terminal
 from flows.reports.progress import ProgressBars
 from flows.reports.tables import funnel_table, recall_table, sources_table
+from flows.reports.terminal import print_step
+from flows.runs.run_documents import StepRead
 
 
 def reported(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -59,3 +62,13 @@ def test_recall_is_beside_what_the_bands_let_expect() -> None:
     assert found is not None
     assert found.rows == [("0.5 to 0.6", 4, 1, "25.0%", "30.0%"), ("0.6 to 0.7", 0, 0, None, None)]
     assert recall_table({"bins": [[0.5, 0.6, 0, 0, 0.3]]}) is None
+
+
+def test_the_history_of_a_document_of_a_step_is_asked_for_under_the_same_root(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    read: StepRead = {"step": 0, "applied": True, "loss": None, "rows": 1, "documents": []}
+    print_step(read, "20261130T10", tmp_path / "my root", Console(file=stream, width=80))
+    command = f"bessemer data history DOCUMENT --run 20261130T10 --root '{tmp_path}/my root'"
+    assert command in stream.getvalue().replace("\n", " ")
+    print_step(read, "20261130T10", Path("bessemer-data").resolve(), Console(file=stream, width=300))
+    assert "--run 20261130T10;" in stream.getvalue()
