@@ -85,6 +85,7 @@ def history(
     as_json: Json = False,
 ) -> None:
     """Show a document's history: its file and record, and the steps that trained on it or the rule that removed it."""
+    from flows.metrics.formatting import counted
     from flows.runs.document_history import histories_of
     from flows.runs.lineage import open_run, run_artifacts, run_that_trained
     from flows.runs.record import RUNNING, root_option, state_of
@@ -132,8 +133,9 @@ def history(
         print_document_history(life, console())
     for reject in rejects[:MOST_LIVES]:
         print_rejected_record(reject, console())
-    if len(found) > MOST_LIVES:
-        console().print(f"... and {len(found) - MOST_LIVES} more documents match; give a longer id or path")
+    hidden = (("document", len(found) - MOST_LIVES), ("rejected record", len(rejects) - MOST_LIVES))
+    if more := " and ".join(counted(count, f"more {what}") for what, count in hidden if count > 0):
+        console().print(f"... and {more}; give a longer id or path, or --json", markup=False)
 
 
 @data.command()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flows.runs import run_documents
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.run_documents import documents_by_file
 from tests.command import invoke
@@ -51,6 +52,17 @@ def test_what_is_kept_by_a_run_that_ended_is_not_in_progress(halved: tuple[Path,
     (life,) = why(root, name)["documents"]
     assert life["outcome"] == "kept in sample, and the run went no further with it"
     assert why(root, foundry / "notes" / name)["documents"] == [life], "the file's real path is not within the source"
+
+
+def test_documents_and_rejects_that_are_not_shown_are_counted(
+    halved: tuple[Path, set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, kept = halved
+    reject = {"source": "notes", "path": "a.jsonl", "record": 1, "byte": 0, "reason": "broken JSON", "excerpt": "{"}
+    monkeypatch.setattr(run_documents, "rejects_of", lambda *_: [reject] * 7)
+    shown = invoke("data", "history", "note-", "--root", root).stdout
+    notes = sum("note-" in name for name in kept)
+    assert f"... and {notes - 5} more documents and 2 more rejected records;" in shown
 
 
 @pytest.fixture
