@@ -197,18 +197,18 @@ def _value(value: Any, names: tuple[str, ...], met: dict[int, int]) -> Iterator[
 
 
 @contextmanager
-def hearing_of_compilation(hear: Callable[[], None]) -> Iterator[None]:
-    """Call `hear` when a kernel is compiled within the block, the first time, and not where all come from the cache."""
-    with event.install_listener("numba:compile", _FirstCompilation(hear)):
+def reporting_compilation(report: Callable[[], None]) -> Iterator[None]:
+    """Call `report` once when a kernel is compiled within the block; not where all come from the cache."""
+    with event.install_listener("numba:compile", _CompilationListener(report)):
         yield
 
 
-class _FirstCompilation(event.Listener):
-    def __init__(self, hear: Callable[[], None]) -> None:
-        self._hear = functools.cache(hear)
+class _CompilationListener(event.Listener):
+    def __init__(self, report: Callable[[], None]) -> None:
+        self._report = functools.cache(report)
 
     def on_start(self, event: Any) -> None:
-        self._hear()
+        self._report()
 
     def on_end(self, event: Any) -> None:
         pass

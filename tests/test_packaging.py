@@ -1,5 +1,6 @@
 """What is installed: three packages and the command, with the recipes inside, and a lock that fits pyproject.toml."""
 
+import ast
 import importlib.metadata
 import itertools
 import os
@@ -132,3 +133,15 @@ def test_every_declared_dependency_has_its_reason_in_the_docs():
     reasons = (PROJECT / "docs" / "dependencies.md").read_text(encoding="utf-8").lower()
     names = [Requirement(line).name for line in EVERY_DEPENDENCY]
     assert [name for name in names if not re.search(rf"\| `{re.escape(name.lower())}` \|", reasons)] == []
+
+
+def test_every_package_that_the_product_imports_is_declared():
+    files = [path for package in ("flows", "tasks", "model") for path in (PROJECT / package).rglob("*.py")]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    names = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    packages = {name.partition(".")[0] for name in names} - {"flows", "tasks", "model", *sys.stdlib_module_names}
+    declared = {canonicalize_name(Requirement(line).name) for line in EVERY_DEPENDENCY}
+    brought_by = importlib.metadata.packages_distributions()
+    undeclared = {one for one in packages if declared.isdisjoint(map(canonicalize_name, brought_by[one]))}
+    assert undeclared == {"dask"}, "which comes with distributed"

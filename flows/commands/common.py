@@ -65,14 +65,14 @@ def _root(named: str | Path) -> Path:
     return open_root(named)
 
 
-def _root_option(**how: Any) -> Any:
+def _root_option(**options: Any) -> Any:
     return typer.Option(
         "--root",
         envvar="BESSEMER_ROOT",
         metavar="PATH",
         help="Folder of all artifacts and runs, or an object store's address such as s3://bucket/prefix.",
         show_default=True,
-        **how,
+        **options,
     )
 
 

@@ -94,10 +94,10 @@ def check(
     from flows.planning.check import check_recipe, print_check
     from flows.recipe.load import open_recipe
     from model.errors import InputError
-    from model.kernel_cache import hearing_of_compilation
+    from model.kernel_cache import reporting_compilation
 
     waits = "compiling kernels, once after an installation: up to a minute"
-    with hearing_of_compilation(lambda: print(waits, file=sys.stderr, flush=True)):
+    with reporting_compilation(lambda: print(waits, file=sys.stderr, flush=True)):
         found = check_recipe(open_recipe(recipe, root, settings or ()))
     sources = [{**asdict(source), "dropped_bytes": source.dropped_bytes} for source in found.sources]
     values = {"sources": sources, "benchmarks": found.benchmark_problem, "export": found.export_remark}

@@ -19,17 +19,16 @@ from flows.metrics.lines import ComparedTokenizer, ModelScore
 from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, UNKNOWN_PIECE, TokenizedText
 from flows.runs.lineage import run_artifacts
 from flows.runs.record import RECORD, read_run
-from model.checkpoint.run_folder import DESCRIPTION
-from model.checkpoint.weights import WEIGHTS
+from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.errors import InputError
 from model.model_files import MAX_JSON_BYTES, MAX_VOCABULARY_BYTES, read_bounded, read_json, weight_files
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import VocabResult
 from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json, json_model_type
 from tasks.tokenizer.open import open_tokenizer, tokenizer_of
-from tasks.tokenizer.released import texts_begin
+from tasks.tokenizer.released import read_base, texts_begin
 from tasks.tokenizer.wordpiece import UNKNOWN
-from tasks.vocab.base import prepare_base, read_base
+from tasks.vocab.base import prepare_base
 from tasks.vocab.comparison import TokenCounter, ratio
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.extenders import kind_of, truncate_vocabulary, vocabulary_size

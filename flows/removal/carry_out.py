@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from flows.recipe.schema import Recipe
 from flows.removal.affected import Leaving, Request
-from flows.removal.certificate import FOLDER, Certificate, commitment, write_certificate
+from flows.removal.certificate import Certificate, commitment, write_certificate
 from flows.removal.replay import ReplayPlan, carried_out
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import RunData, recipe_of
@@ -25,6 +25,7 @@ from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.references import digest_of_table
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.erasure import describe_retention, erase
+from tasks.artifacts.remote.metadata import FORGOTTEN as FOLDER
 from tasks.artifacts.remote.metadata import PENDING, PENDING_LOST
 from tasks.artifacts.reuse import now
 from tasks.chunk.config import SLOTS

@@ -14,11 +14,11 @@ import yaml
 
 from flows.metrics.formatting import format_shots
 from flows.metrics.heldout import mean_words
-from flows.metrics.lines import Metrics, NetworkLine
+from flows.metrics.lines import Metrics
 from flows.metrics.run_metrics import metrics_of, samples
 from flows.metrics.stage_lines import open_artifacts
 from flows.reports.charts.scores import main_rows
-from flows.runs.lineage import model_of
+from flows.runs.lineage import NetworkLine, model_of
 from flows.runs.record import RunData, list_runs, read_recipe, stage_paths
 from model.errors import RecipeError
 from tasks.artifacts.results import ChunkResult

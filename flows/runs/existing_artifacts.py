@@ -9,20 +9,12 @@ from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
 from flows.runs.guards import check_gate
 from flows.runs.pipeline import BUILDERS, run_stages
-from flows.runs.record import (
-    Asked,
-    RunData,
-    StageEntry,
-    new_run_id,
-    record_head,
-    same_artifacts,
-    stage_entry,
-    stages_of,
-)
+from flows.runs.record import Asked, RunData, new_run_id, record_head, same_artifacts, stage_entry, stages_of
 from model.errors import BessemerError, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
 from tasks.artifacts.published import artifacts_under
+from tasks.artifacts.remote.metadata import StageEntry
 from tasks.artifacts.remote.mirror import RemoteMirror
 
 log = logging.getLogger(__name__)

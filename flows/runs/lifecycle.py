@@ -40,11 +40,11 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed
 
 from flows.runs.context import report_result
-from flows.runs.record import StageEntry
 from model.errors import BessemerError, GuardError, Infra
 from model.files import DISK_FULL
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.limits import SourceWiped
+from tasks.artifacts.remote.metadata import StageEntry
 from tasks.artifacts.results import BenchmarkCounts, DecontaminateResult
 from tasks.execution.outcome import one_line
 

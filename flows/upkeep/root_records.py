@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.recipe.stages import AFTERWARDS, STAGES
-from flows.runs.record import INTERRUPTED, RECORD, RunData, StageEntry, read_recipe
+from flows.runs.record import INTERRUPTED, RECORD, RunData, read_recipe
 from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.run_folder import CHECKPOINTS, COMPLETE, PREFIX, RESULT
 from model.checksummed_json import read_optionally_sealed, read_sealed_lines, read_sealed_text, write_sealed
@@ -24,7 +24,7 @@ from model.guard.decisions import ATTEMPTS
 from tasks.artifacts.lease import is_alive, problem_of
 from tasks.artifacts.manifest import Manifest, read_manifest
 from tasks.artifacts.published import artifacts_under
-from tasks.artifacts.remote.metadata import read_record
+from tasks.artifacts.remote.metadata import StageEntry, read_record
 from tasks.artifacts.remote.partial_builds import STAGING
 from tasks.artifacts.workspace import read_record as read_unit
 

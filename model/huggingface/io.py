@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from model.checkpoint.run_folder import DESCRIPTION
-from model.checkpoint.weights import WEIGHTS, describe_model, description_digest, load_model, network_of
+from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
+from model.checkpoint.weights import describe_model, description_digest, load_model, network_of
 from model.config.fields import WeightDtype
 from model.config.network import BERTConfig, GPTConfig, T5Config, read_network_config
 from model.config.train import StartingModel

@@ -11,15 +11,9 @@ from torch.nn import functional as F
 
 from model.config.network import BERTConfig
 from model.nn.activation_stats import activation_range
-from model.nn.block import (
-    AttentionContext,
-    Block,
-    apply_activation,
-    key_mask,
-    make_norm,
-    run_blocks,
-)
+from model.nn.block import AttentionContext, Block, key_mask, make_norm, run_blocks
 from model.nn.dropout import EMBEDDING, dropout
+from model.nn.experts import apply_activation
 from model.nn.init import InitialLaw, bert_law
 from model.nn.vocab_layers import VocabularyNetwork, append_new_logits
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from model.checkpoint.run_folder import DESCRIPTION
-from model.checkpoint.weights import WEIGHTS, load_model
+from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
+from model.checkpoint.weights import load_model
 from model.config.network import OBJECTIVE_OF
 from model.data.row_format import RowFormat
 from model.engines.products import fastest_products

@@ -213,9 +213,9 @@ def write_vocabulary(folder: Path, tokenizer: "Tokenizer") -> None:
 
 def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
     from tasks.tokenizer.base import json_model_type
-    from tasks.tokenizer.released import texts_begin
+    from tasks.tokenizer.released import read_base, texts_begin
     from tasks.train.base_model import VOCABULARY_FILES
-    from tasks.vocab.base import prepare_base, read_base
+    from tasks.vocab.base import prepare_base
     from tasks.vocab.config import VocabConfig
     from tasks.vocab.extenders import vocabulary_size
 

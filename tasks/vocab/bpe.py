@@ -30,8 +30,7 @@ from model.errors import InputError
 from tasks.tokenizer.base import json_model_type
 from tasks.tokenizer.byte_level import BYTE_OF_CHARACTER, check_exact, piece_raw, piece_text
 from tasks.tokenizer.json_format import PADDING, open_engine, parse_merges, read_tokenizer_json, to_json_bytes
-from tasks.tokenizer.model_file import BPE, NORMAL, read_model, write_model
-from tasks.tokenizer.sentencepiece import BLANK
+from tasks.tokenizer.model_file import BLANK, BPE, NORMAL, read_model, write_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.scripts import Script
 from tasks.vocab.special_tokens import add_requested_tokens

@@ -16,7 +16,7 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables.columns import count_documents
 from tasks.artifacts.tables.files import read_table
 from tasks.common.numeric import apportion, seed64, unit_interval
-from tasks.tokenizer.sentencepiece import BLANK
+from tasks.tokenizer.model_file import BLANK
 
 UNKNOWN_LANGUAGE = "unknown"
 """The language of documents that name none."""

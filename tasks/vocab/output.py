@@ -33,6 +33,7 @@ from tasks.artifacts.workspace import Unit
 from tasks.tokenizer.base import ADDED_PIECES, BASE, DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json, json_model_type
 from tasks.tokenizer.json_format import parse_merges, read_tokenizer_json, to_json_bytes
 from tasks.tokenizer.model_file import (
+    BLANK,
     BPE,
     BYTE,
     CONTROL,
@@ -43,7 +44,7 @@ from tasks.tokenizer.model_file import (
     read_model,
 )
 from tasks.tokenizer.open import tokenizer_of
-from tasks.tokenizer.sentencepiece import BLANK, SentencePieceTokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.bpe import bare_processor, merge_pairs
 from tasks.vocab.special_tokens import SPECIAL_TOKEN_FLAGS
 from tasks.vocab.unigram import MARGIN, best_alternative

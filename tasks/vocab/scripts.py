@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tasks.tokenizer.sentencepiece import BLANK
+from tasks.tokenizer.model_file import BLANK
 
 # Blocks of the Unicode standard; the byte order mark at the end of Arabic's last one is left out.
 _CJK = ((0x3000, 0x303F), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0xFF00, 0xFFEF), (0x20000, 0x2FA1F))

@@ -38,8 +38,7 @@ def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -
 
     def run(workspace: Workspace) -> StageReport:
         if config.base is not None:
-            from tasks.tokenizer.released import texts_begin
-            from tasks.vocab.base import read_base
+            from tasks.tokenizer.released import read_base, texts_begin
             from tasks.vocab.extend import extend_vocabulary
 
             with forget_changed_inputs(context.root / INPUTS):

@@ -16,7 +16,7 @@ import tokenizers
 
 from model.errors import InputError
 from tasks.tokenizer.json_format import open_engine, read_tokenizer_json, to_json_bytes
-from tasks.tokenizer.sentencepiece import BLANK
+from tasks.tokenizer.model_file import BLANK
 from tasks.tokenizer.wordpiece import INSIDE, PADDING, SPECIAL_TOKENS, check_word_pieces
 from tasks.vocab.bpe import Extension
 from tasks.vocab.config import VocabConfig

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from flows.metrics.formatting import format_bytes, format_duration, format_language, plot_text
-from flows.metrics.run_metrics import BenchmarkLine, SourceLine
+from flows.metrics.lines import BenchmarkLine, SourceLine
 from flows.recipe.stages import STAGES
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, bars, figure, points
 from tasks.artifacts.artifact import Artifact, manifest_of
