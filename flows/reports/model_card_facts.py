@@ -7,10 +7,12 @@ applies the conditions that a source sets for derived works to the model.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from flows.metrics.formatting import format_shots
 from flows.metrics.heldout import mean_words
@@ -44,16 +46,24 @@ HUB_METRICS = {"acc": "accuracy", "exact": "exact_match"}
 """Main metrics that the hub names otherwise."""
 
 PERMISSIVE = re.compile(
-    r"(MIT|ISC|Zlib|BSD-|0BSD|Apache-|CC0-|CC-BY-\d|CC-PDDC|PDDL-|ODC-By-|Unlicense|AFL-|PSF-|Python-|BSL-|W3C|"
-    r"public[ -]domain)",
-    re.IGNORECASE,
+    r"(MIT(-0)?|ISC|Zlib|0BSD|BSD-[1-4]-Clause|Apache-\d\.\d|CC0-1\.0|CC-BY-\d\.\d(-[A-Z]+)?|CC-PDDC|PDDL-1\.0|ODC-By-1\.0|"
+    r"Unlicense|AFL-\d\.\d|PSF-2\.0|Python-[\d.]+|BSL-1\.0|W3C(-\d+)?|LicenseRef-(?i:public-domain))\+?"
 )
 
-SHARE_ALIKE = re.compile(r"(CC-BY(?:-NC)?-SA|A?GPL|LGPL|GFDL|MPL|EUPL|ODbL|OSL|CDDL|EPL)(?:-|$)", re.IGNORECASE)
+SHARE_ALIKE = re.compile(r"(CC-BY(?:-NC)?-SA|A?GPL|LGPL|GFDL|MPL|EUPL|ODbL|OSL|CDDL|EPL)-")
 
 NON_COMMERCIAL = re.compile(r"-NC(-|$)|non-?commercial|research-only", re.IGNORECASE)
 
-NO_DERIVATIVES = re.compile(r"-ND(-|$)", re.IGNORECASE)
+NO_DERIVATIVES = re.compile(r"-ND(-|$)")
+
+_GNU = re.compile(r"(A?GPL|LGPL|GFDL)-")
+"""Licences whose later versions hold only where the identifier says so; a bare `GPL-2.0` is `GPL-2.0-only`."""
+
+_WITHOUT_IDENTIFIER = re.compile(r"(?<![\w-])(public[ -]domain|non-?commercial|research-only)(?![\w-])", re.IGNORECASE)
+"""What a licence may be called that is none of SPDX's list."""
+
+_IDENTIFIERS = {"gfdl": "GFDL-1.1-or-later", "odbl": "ODbL-1.0", "odc-by": "ODC-By-1.0", "pddl": "PDDL-1.0"}
+"""SPDX identifiers of licences that the hub names otherwise; without a version GFDL holds in any."""
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
@@ -222,15 +232,38 @@ def check_licence(declared: str, sources: Mapping[str, str | None]) -> None:
 def conflicts(declared: str, sources: Mapping[str, str | None]) -> list[str]:
     """Return a line for each source, in their order, whose licence does not permit the declared one.
 
-    A licence is an SPDX expression: of licences joined by OR any one may be chosen, of those joined by AND all hold.
+    A licence is an SPDX expression: of licences joined by OR any one may be chosen, of those joined by AND all hold. Of
+    the declared expression, a source must permit each licence. Raises RecipeError where that is none.
     """
+    granted = _parse_licence(declared)
+    if not granted:
+        raise RecipeError(
+            f"licence {declared}: no SPDX expression. Write identifiers of spdx.org/licenses, such as CC-BY-4.0, joined"
+            f" by AND or OR, or LicenseRef-NAME for a licence of your own."
+        )
     found: list[str] = []
     for source, licence in sources.items():
         if licence is None:
             found.append(f"{source} (no licence stated): without a licence nothing is permitted")
-        elif why := _check_any(_TOKEN.findall(licence), declared):
-            found.append(f"{source} ({licence}): {why}")
+        elif reasons := [why for one in _licences_of(granted) if (why := _check_any(_parse_licence(licence), one))]:
+            found.append(f"{source} ({licence}): {reasons[0]}")
     return found
+
+
+def _parse_licence(expression: str) -> list[str]:
+    """Return the tokens of an SPDX expression, spelt as in SPDX's list; an empty list where it is none."""
+    named = _WITHOUT_IDENTIFIER.sub(lambda name: f"LicenseRef-{name[1].lower().replace(' ', '-')}", expression)
+    words: list[str] = _TOKEN.findall(named)
+    try:
+        return _TOKEN.findall(canonicalize_license_expression(" ".join(_IDENTIFIERS.get(w.lower(), w) for w in words)))
+    except InvalidLicenseExpression:
+        return []
+
+
+def _licences_of(tokens: list[str]) -> list[str]:
+    """Return the licences of an expression, each with its WITH exception."""
+    groups = groupby(tokens, lambda token: token in ("AND", "OR", "(", ")"))
+    return [" ".join(words) for is_operator, words in groups if not is_operator]
 
 
 def _check_any(tokens: list[str], declared: str) -> str:
@@ -275,21 +308,29 @@ def _check_licence_pair(licence: str, declared: str) -> str:
         return f"it forbids commercial use, which {declared} permits"
     if SHARE_ALIKE.match(licence):
         return "" if _is_same_or_later(licence, declared) else "derived works must have the same licence"
-    if PERMISSIVE.match(licence) or NON_COMMERCIAL.search(licence):
+    if PERMISSIVE.fullmatch(licence.partition(" WITH ")[0]) or NON_COMMERCIAL.search(licence):
         return ""
     return "unknown licence; write its SPDX identifier, such as CC-BY-4.0"
 
 
 def _is_same_or_later(licence: str, declared: str) -> bool:
-    """Return whether the declared licence is the source's own, or a later version that the source's own permits."""
-    mine, others = (_family(one) for one in (licence, declared))
-    is_fixed = licence.upper().endswith("-ONLY")
-    return mine[0] == others[0] and (mine[1] == others[1] if is_fixed else mine[1] <= others[1])
+    """Return whether the declared licence is the source's own, or a later version that the source's own permits.
+
+    It may leave out the exception of a source's licence, which permits more, and has no other one.
+    """
+    mine, others = (one.partition(" WITH ") for one in (licence, declared))
+    if others[2] not in ("", mine[2]):
+        return False
+    (name, version, is_fixed), (other_name, other_version, is_other_fixed) = _family(mine[0]), _family(others[0])
+    is_version = (version, True) == (other_version, is_other_fixed) if is_fixed else version <= other_version
+    return name == other_name and is_version
 
 
-def _family(licence: str) -> tuple[str, float]:
+def _family(licence: str) -> tuple[str, float, bool]:
+    """Return a licence's name without its version, the version, and whether later ones are excluded."""
     version = _VERSION.search(licence)
-    name = _VERSION.sub("", licence, count=1).upper()
-    for ending in ("-OR-LATER", "-ONLY", "+"):
+    name = _VERSION.sub("", licence, count=1)
+    is_fixed = _GNU.match(licence) is not None and not licence.endswith(("-or-later", "+"))
+    for ending in ("-or-later", "-only", "+"):
         name = name.removesuffix(ending)
-    return name, float(version[1]) if version else 0.0
+    return name, float(version[1]) if version else 0.0, is_fixed

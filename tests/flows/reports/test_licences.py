@@ -52,8 +52,29 @@ def test_permissive_text_goes_with_any_licence(stated: str) -> None:
         ("CC0-1.0 AND (CC-BY-SA-4.0 OR CC-BY-NC-4.0)", "MIT", False),
         ("CC-BY-SA-4.0 AND CC-BY-SA-3.0", "CC-BY-SA-4.0", True),
         ("GPL-2.0-only WITH Classpath-exception-2.0", "MIT", False),
-        ("(((MIT", "MIT", True),
+        ("(((MIT", "MIT", False),
         ("Sesame-1.0", "MIT", False),
+        ("MIT and GPL-3.0-only", "MIT", False),
+        ("MIT/GPL-3.0", "MIT", False),
+        ("MIT, GPL-3.0-only", "MIT", False),
+        ("Apache-2.0 & AGPL-3.0", "MIT", False),
+        ("MIT) AND CC-BY-NC-4.0", "MIT", False),
+        ("MITRE-secret", "CC-BY-4.0", False),
+        ("BSD-Protection", "MIT", False),
+        ("CC0-1.0 AND Public Domain or odc-by", "mit", True),
+        ("LicenseRef-own", "MIT", False),
+        ("LicenseRef-Public-Domain", "MIT", True),
+        ("CC-BY-NC-4.0", "MIT OR CC-BY-NC-4.0", False),
+        ("MIT", "MIT OR CC-BY-NC-4.0", True),
+        ("GPL-2.0", "GPL-3.0-or-later", False),
+        ("GPL-3.0-only", "GPL-3.0-or-later", False),
+        ("GPL-2.0", "GPL-2.0-only", True),
+        ("LGPL-2.1+", "LGPL-3.0-only", True),
+        ("GPL-2.0-only WITH Classpath-exception-2.0", "GPL-3.0-only WITH Classpath-exception-2.0", False),
+        ("GPL-2.0-only", "GPL-2.0-only WITH Classpath-exception-2.0", False),
+        ("GPL-2.0-only WITH Classpath-exception-2.0", "GPL-2.0-only", True),
+        ("odbl", "ODbL-1.0", True),
+        ("research-only", "LicenseRef-research-only", True),
     ],
 )  # fmt: skip
 def test_what_a_source_asks_is_asked_of_the_model(stated: str, declared: str, goes: bool) -> None:
@@ -73,6 +94,11 @@ def test_the_error_names_source_licence_reason_and_cure() -> None:
         " source in the recipe), or export without --licence, which grants nothing.",
     ]
     check_licence("MIT", {"books": "CC0-1.0"})
+
+
+def test_a_declared_licence_is_an_expression_of_spdx() -> None:
+    with pytest.raises(RecipeError, match="no SPDX expression"):
+        check_licence("MIT/GPL-3.0", {"books": "CC0-1.0"})
 
 
 @given(
