@@ -2,8 +2,8 @@
 
 Other kinds of records, HTTP statuses other than 200, and media without text are skipped and counted. The framing is
 parsed here and not by a library: those that were measured end a file at the first damaged header (FastWARC 2.0) or
-return a truncated record as a whole one. A record with a wrong length is rejected alone, and reading continues at the
-next header.
+return a truncated record as a whole one. A record with a wrong length, or half a page, is rejected alone, and reading
+continues at the next header.
 """
 
 import re
@@ -174,26 +174,31 @@ def _without_text(number: int, kind: str) -> Skipped:
 
 def _page(number: int, begin: int, headers: dict[str, str], content: bytes, source: Source) -> Found:
     media = headers.get("content-type", "")
+    answer: dict[str, str] = {}
+    excerpt = excerpt_of(content[:400])
     if headers["warc-type"].lower() != "conversion" and media.lower().startswith("application/http"):
         end = _END_OF_HEADER.search(content)
         status, _, rest = (content[: end.end()] if end else content).partition(b"\n")
         words = status.split(None, 2)
         if end is None or len(words) < 2 or not words[0].startswith(b"HTTP/"):
-            return BadRecord(number, begin, "no HTTP answer in a response record", excerpt_of(content[:400]))
+            return BadRecord(number, begin, "no HTTP answer in a response record", excerpt)
         if words[1] != b"200":
             return Skipped(number, f"HTTP status {words[1].decode('ascii', errors='replace')[:3]}")
         answer = _headers(b"\n" + rest)
         media = answer.get("content-type", "")
-        try:
-            content = _body(content[end.end() :], answer, source.max_file_bytes)
-        except ValueError as error:
-            return BadRecord(number, begin, str(error), excerpt_of(content[:400]))
-        if len(content) > source.max_file_bytes:
-            return BadRecord(number, begin, f"larger than max_file_bytes ({source.max_file_bytes})")
+        content = content[end.end() :]
     name, _, options = media.partition(";")
     kind = _CONTENT_OF_MEDIA.get(name.strip().lower())
     if kind is None:
         return Skipped(number, f"media type {name.strip().lower()[:60] or 'none'}")
+    if cut := headers.get("warc-truncated"):
+        return BadRecord(number, begin, f"truncated by the crawler (WARC-Truncated: {cut[:60]})", excerpt)
+    try:
+        content = _body(content, answer, source.max_file_bytes)
+    except ValueError as error:
+        return BadRecord(number, begin, str(error), excerpt)
+    if len(content) > source.max_file_bytes:
+        return BadRecord(number, begin, f"larger than max_file_bytes ({source.max_file_bytes})")
     charset = re.search(r"""charset\s*=\s*["']?([A-Za-z0-9_:.-]+)""", options, re.IGNORECASE)
     found = decode_page(number, 0, content, charset[1] if charset else None)
     if isinstance(found, BadRecord):
@@ -232,13 +237,13 @@ def _body(content: bytes, answer: dict[str, str], limit: int) -> bytes:
     encoding = answer.get("content-encoding", "identity").strip().lower()
     if encoding in ("gzip", "x-gzip", "deflate") and content.lstrip()[:1] != b"<":
         try:
-            return _inflated(content, limit + 1, ZLIB_OR_GZIP)
+            return _inflated(content, limit + 1, ZLIB_OR_GZIP, encoding)
         except zlib.error as error:
             if encoding != "deflate":
                 raise ValueError(f"damaged {encoding} content: {error}") from error
         # Some servers send what "deflate" says, and not zlib's format, which it means (RFC 9110, section 8.4.1.2).
         try:
-            return _inflated(content, limit + 1, BARE)
+            return _inflated(content, limit + 1, BARE, encoding)
         except zlib.error as error:
             raise ValueError(f"damaged {encoding} content: {error}") from error
     if encoding in ("br", "zstd") and content.lstrip()[:1] != b"<":
@@ -246,13 +251,15 @@ def _body(content: bytes, answer: dict[str, str], limit: int) -> bytes:
     return content
 
 
-def _inflated(content: bytes, limit: int, window: int) -> bytes:
+def _inflated(content: bytes, limit: int, window: int, encoding: str) -> bytes:
     """Return the first `limit` bytes of what was compressed, of all members of a gzip file; `window` is zlib's."""
     decoder = zlib.decompressobj(window)
     found = decoder.decompress(content, limit)
     while decoder.unused_data.startswith(GZIP) and len(found) < limit:
         content, decoder = decoder.unused_data, zlib.decompressobj(window)
         found += decoder.decompress(content, limit - len(found))
+    if len(found) < limit and content and not decoder.eof:
+        raise ValueError(f"{encoding} content ends early")
     return found
 
 
@@ -261,10 +268,10 @@ def _joined_chunks(content: bytes) -> bytes:
     begin = 0
     while True:
         end = content.find(b"\r\n", begin)
-        if end < 0:
-            return b"".join(pieces) or content  # without chunks: stored joined
+        if end < 0 and pieces:
+            raise ValueError("chunks of a page end early")
         try:
-            size = int(content[begin:end].partition(b";")[0], 16)
+            size = int(content[begin : max(0, end)].partition(b";")[0], 16)
         except ValueError:
             size = -1
         if size < 0:
@@ -272,7 +279,6 @@ def _joined_chunks(content: bytes) -> bytes:
                 return content  # stored joined
             raise ValueError("damaged chunks of a page") from None
         if size == 0:
-            break
+            return b"".join(pieces)
         pieces.append(content[end + 2 : end + 2 + size])
         begin = end + 2 + size + 2
-    return b"".join(pieces)

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -409,7 +410,7 @@ def test_warc_pages_are_records_with_their_address(tmp_path):
         warc("response", page("<p>Привет</p>", "windows-1251"), 1),
         warc("request", b"GET / HTTP/1.1\r\n\r\n", 1),
         warc("response", page("<p>gone</p>", status="404 Not Found"), 2),
-        warc("response", b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n\x89PNG", 3),
+        warc("response", b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Encoding: gzip\r\n\r\n\x1f", 3),
         warc("conversion", b"Plain words.", 4, media="text/plain"),
         warc("response", page(""), 5),
     ]
@@ -425,11 +426,20 @@ def test_warc_pages_are_records_with_their_address(tmp_path):
     ]
 
 
+def chunked(body: bytes) -> bytes:
+    return b"%x\r\n" % 5 + body[:5] + b"\r\n%x\r\n" % len(body[5:]) + body[5:] + b"\r\n0\r\n\r\n"
+
+
+def packed(encode: Callable[[bytes], bytes], header: str, missing: int) -> bytes:
+    """Return a record of an encoded page whose last bytes are missing."""
+    head, _, body = page("<p>some words</p>", more=f"{header}\r\n").partition(b"\r\n\r\n")
+    return warc("response", head + b"\r\n\r\n" + encode(body)[:-missing], 1)
+
+
 @pytest.mark.parametrize(
     ("encode", "header"),
     [
-        (lambda body: b"%x\r\n" % 5 + body[:5] + b"\r\n%x\r\n" % len(body[5:]) + body[5:] + b"\r\n0\r\n\r\n",
-         "Transfer-Encoding: chunked\r\n"),
+        (chunked, "Transfer-Encoding: chunked\r\n"),
         (gzip.compress, "Content-Encoding: gzip\r\n"),
         (lambda body: gzip.compress(body[:5]) + gzip.compress(body[5:]), "Content-Encoding: gzip\r\n"),
         (zlib.compress, "Content-Encoding: deflate\r\n"),
@@ -454,6 +464,14 @@ def test_packed_and_unpacked_pages_read_alike(tmp_path, encode, header):
         (lambda raw: raw.replace(b"</p>", b"</p>more than was told"), "Content-Length"),
         (lambda raw: raw.replace(b"HTTP/1.1", b"SMTP/1.1"), "no HTTP answer in a response record"),
         (lambda raw: raw.replace("é".encode(), b"\xe9 "), "invalid UTF-8"),
+        (lambda raw: packed(gzip.compress, "Content-Encoding: gzip", 20), "gzip content ends early"),
+        (lambda raw: packed(zlib.compress, "Content-Encoding: deflate", 6), "deflate content ends early"),
+        (lambda raw: packed(chunked, "Transfer-Encoding: chunked", 12), "chunks of a page end early"),
+        (lambda raw: packed(chunked, "Transfer-Encoding: chunked", 5), "chunks of a page end early"),
+        (
+            lambda raw: raw.replace(b"Content-Type: app", b"WARC-Truncated: length\r\nContent-Type: app"),
+            "truncated by the crawler (WARC-Truncated: length)",
+        ),
     ],
 )
 def test_a_damaged_warc_record_is_rejected_alone(tmp_path, damage, reason):
