@@ -24,7 +24,7 @@ _CHINESE_DOMAINS = (
 _LABEL = rf"[{_WORDS}{_UNSPACED}](?:[{_WORDS}{_UNSPACED}-]{{0,61}}[{_WORDS}{_UNSPACED}])?"
 _LETTERS = _WORDS.replace("0-9", "")
 _DOMAIN = re.compile(
-    rf"(?:{_LABEL}\.)+(?:(?P<suffix>(?:xn--[a-zA-Z0-9-]{{2,59}}|[A-Za-z]{{2,24}}))(?![A-Za-z0-9_-])"
+    rf"(?:{_LABEL}\.)+(?:(?:xn--[a-zA-Z0-9-]{{2,59}}|[A-Za-z]{{2,24}})(?![A-Za-z0-9_-])"
     rf"|[{_LETTERS}]{{2,24}}(?![{_WORDS}_-])|{_CHINESE_DOMAINS})"
 )
 
@@ -32,6 +32,8 @@ _FILE_SUFFIXES = frozenset(
     ("png", "jpg", "jpeg", "gif", "svg", "webp", "ico", "js", "css", "py", "html", "json", "xml", "md", "txt", "so",
      "dylib", "service")
 )  # fmt: skip
+_COUNTRIES = frozenset({"md", "py", "so"})
+"""Those that are domains of countries, too: `lib@1.2.so` is a file, `jo@mill.so` an address."""
 
 _SHARED_ACCOUNTS = frozenset({"git", "hg", "svn"})
 _IPV4 = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}")
@@ -82,16 +84,16 @@ def mask_emails(text: str, _context: DocumentContext) -> str:
     while at >= 0:
         local = _LOCAL.search(text, max(done, at - 64), at)
         domain = _DOMAIN.match(text, at + 1)
-        if (
-            local
-            and domain
-            and (domain["suffix"] or "").lower() not in _FILE_SUFFIXES
-            and local[0] not in _SHARED_ACCOUNTS
-        ):
+        if local and domain and not _is_file(domain) and local[0] not in _SHARED_ACCOUNTS:
             pieces += (text[done : local.start()], "<email>")
             done = domain.end()
         at = text.find("@", at + 1)
     return "".join((*pieces, text[done:]))
+
+
+def _is_file(domain: re.Match[str]) -> bool:
+    *labels, suffix = domain[0].lower().split(".")
+    return suffix in _FILE_SUFFIXES and (suffix not in _COUNTRIES or all(label[0].isdigit() for label in labels))
 
 
 def mask_ip_addresses(text: str, _context: DocumentContext) -> str:

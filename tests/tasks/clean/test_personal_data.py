@@ -467,6 +467,8 @@ def test_a_number_without_a_country_code_needs_its_language_or_a_word(language, 
         ("联系我zhang@example.com联系我", "联系我<email>联系我"),
         ("müller@bücher.de, почта@пример.рф; 张三@例子.中国。", "<email>, <email>; <email>。"),
         ("a @b c@ d@e git@github.com:a/b", "a @b c@ d@e git@github.com:a/b"),
+        ("ion.popescu@mail.md juan@3m.com.py ali@hormuud.SO", "<email> <email> <email>"),
+        ("icon@2x.png icon@2x.py lib@1.2.so", "icon@2x.png icon@2x.py lib@1.2.so"),
     ],
 )
 def test_names_and_domains_of_any_script(before, after):
