@@ -16,6 +16,8 @@ LONGEST_GAP = 3
 """Separators that may follow one another between the digits of one number."""
 
 _LEAST_TOKEN = 16
+_HUB_TOKEN = 35
+"""Bytes of a token of Hugging Face from its underscore on."""
 _LEAST_SECRET, _MOST_SECRET = 8, 256
 
 
@@ -264,6 +266,9 @@ def _find_secrets(data, found):
                 found[count] = position, after
                 count += 1
             position = after - 1
+        elif byte == ord("_") and is_in_hub_token(data, 0, position, size):
+            found[count] = position - 2, position + _HUB_TOKEN
+            count += 1
         position += 1
     return count
 
@@ -309,6 +314,18 @@ def token_around(data, begin, position, end):
     ):
         return start, after
     return -1, after
+
+
+@kernel
+def is_in_hub_token(data, begin, position, end):
+    """Return whether an underscore is that of `hf_` and 34 letters, a token of Hugging Face, which has no digit."""
+    if position - 2 < begin or data[position - 1] != ord("f") or data[position - 2] != ord("h"):
+        return False
+    after = position + 1
+    while after < end and ord("a") <= data[after] | 32 <= ord("z"):
+        after += 1
+    is_alone = position - 2 == begin or not _joins_token(data[position - 3])
+    return is_alone and after - position == _HUB_TOKEN and (after == end or not _joins_token(data[after]))
 
 
 @kernel

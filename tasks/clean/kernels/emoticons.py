@@ -24,7 +24,7 @@ _AFTER_TWO_BYTES = b"\x00 \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f.,!?\xc2\xe1\xe2\xe3"
 
 INSIDE, AFTER_WHITESPACE, SKIPPABLE_WHITESPACE, SKIPPABLE_TEXT, SKIPPABLE_UNSEGMENTED = 1, 2, 4, 8, 16
 
-_FEATURE_CHARACTERS = "\n&<[@:=：0123456789vVkKmM"
+_FEATURE_CHARACTERS = "\n&<[@:=：_0123456789vVkKmM"
 """Characters at which a feature may begin; the last six are rare letters of words that the scan looks for."""
 
 

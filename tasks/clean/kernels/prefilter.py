@@ -13,6 +13,7 @@ from tasks.clean.kernels.candidates import (
     assigns_secret,
     ends_key,
     ends_password,
+    is_in_hub_token,
     number_at,
     token_around,
 )
@@ -199,6 +200,9 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
                 if has_word(data, begin, position - 3, end, _COOKIE):
                     features |= np.uint32(POLICY)
                 if byte == ord("K") and ends_key(data, begin, position, end):
+                    features |= np.uint32(SECRET)
+            elif byte == ord("_"):
+                if is_in_hub_token(data, begin, position, end):
                     features |= np.uint32(SECRET)
             elif (byte == ord("m") or byte == ord("M")) and has_word(data, begin, position - 3, end, _TERMS):
                 features |= np.uint32(POLICY)

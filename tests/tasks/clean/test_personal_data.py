@@ -491,6 +491,18 @@ def test_an_iban_ends_before_the_next_word():
         (f"https://bob:ghp_{'aB3' * 12}.more@git.example.org/x", "https://bob:<secret>@git.example.org/x"),
         ("export AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCY0", "export AWS_SECRET_ACCESS_KEY=<secret>"),
         ("key AKIAIOSFODNN7EXAMPLE.", "key <secret>."),
+        (f'HF_TOKEN="hf_{"aQzRtM" * 5}WxYz"', 'HF_TOKEN="<secret>"'),
+        (f"shpat_{'0a1f' * 8}, rubygems_{'0a1f' * 12}.", "<secret>, <secret>."),
+        (f"by pul-{'0a1f9' * 8}", "by <secret>"),
+        *(
+            (word, word)
+            for word in (
+                f"hf_{'x' * 34} hf_{'AbCd' * 8}",
+                f"hf_{'aQzRtM' * 5}WxYz_size my_hf_{'aQzRtM' * 5}WxYz",
+                "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",
+                f"pul-{'0a1f9' * 7} shpat_{'0a1g' * 8} rubygems_{'0a1f' * 11}",
+            )
+        ),
         ("password = get_password(1)", "password = get_password(1)"),
         ("password: your_password1, token=3.42ms/tok", "password: your_password1, token=3.42ms/tok"),
         ("monkey = 12345678abcD!", "monkey = 12345678abcD!"),
@@ -498,6 +510,7 @@ def test_an_iban_ends_before_the_next_word():
 )
 def test_secrets_and_what_only_looks_like_them(before, after):
     assert mask_secrets(before, text_in("en")) == after
+    assert masked([(before, "en")]) == [after]
 
 
 def test_entropy_in_bits():
