@@ -270,19 +270,24 @@ def _write_notebook(path: Path, folder: Path) -> None:
         (folder / "notebook.md").write_text("\n\n".join(parts) + "\n", "utf-8", "surrogatepass")
 
 
-_CUE = re.compile(rb"(?:^[^\n]*\n)?^(?:\d+:)?\d\d:\d\d[,.]\d{3} --> [^\n]*\n?", re.MULTILINE)
-"""The times of a cue, and the line of its number or name before them."""
+_CUE = re.compile(rb"(?:^(?:\d+|(?<=\n\n)[^\n]*)\n)?^(?:\d+:)?\d\d:\d\d[,.]\d{3} --> [^\n]*\n?", re.MULTILINE)
+"""The times of a cue, and before them the line of its number, or of its name, which follows an empty line."""
 
-_TAG = re.compile(rb"</?(?:[ibuv]|c|font|ruby|rt|lang)(?:[ .][^<>\n]*)?>|\{\\[^{}\n]*\}")
+_UNSAID = re.compile(rb"(?<=\n\n)(?:WEBVTT|NOTE|STYLE|REGION)(?:[ \t][^\n]*)?(?:\n(?![^\n]*-->)[^\n]+)*(?=\n|\Z)")
+"""Header and blocks of WebVTT that are no cues; each ends at an empty line, or where a cue begins."""
+
+_TAG = re.compile(rb"</?(?:[ibuv]|c|font|ruby|rt|lang)(?:[ .][^<>\n]*)?>|<(?:\d+:)?\d\d:\d\d\.\d{3}>|\{\\[^{}\n]*\}")
 
 
 def spoken(subtitles: bytes) -> bytes:
-    """Return what subtitles (SubRip, WebVTT) show, in their encoding: no numbers, times, colours and places, and the
-    lines of a sentence as one. Those in UTF-16 are returned as they are."""
+    """Return what subtitles (SubRip, WebVTT) show, in their encoding: no numbers, times, notes, colours and places, and
+    the lines of a sentence as one. Those in UTF-16 are returned as they are."""
     if b"\0" in subtitles:
         return subtitles
-    text = _CUE.sub(b"\n", b"\n" + subtitles.replace(b"\r\n", b"\n"))
-    text = re.sub(rb"\A\s*(?:\xef\xbb\xbf)?(?:WEBVTT[^\n]*\n)?", b"", _TAG.sub(b"", text))
+    text = b"\n\n" + subtitles.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").lstrip()
+    if text.startswith(b"\n\nWEBVTT"):
+        text = _UNSAID.sub(b"", text)
+    text = _TAG.sub(b"", _CUE.sub(b"\n", text))
     return _INSIDE_A_SENTENCE.sub(b" ", re.sub(rb"\n\s*\n", b"\n", text).strip()) + b"\n"
 
 

@@ -669,6 +669,27 @@ def test_lines_of_subtitles_that_are_one_sentence_are_joined():
     assert unpack.spoken(srt.encode()).decode() == lines
 
 
+@pytest.mark.parametrize(
+    ("subtitles", "said"),
+    [
+        ("WEBVTT\nKind: captions\nLanguage: en\n\n00:01.000 --> 00:02.000\nHello.\n", "Hello.\n"),
+        ("WEBVTT\n00:01.000 --> 00:02.000\nHello.\n", "Hello.\n"),
+        ("WEBVTT\nKind: captions", "\n"),
+        (
+            "\ufeffWEBVTT\n\nSTYLE\n::cue {\n  color: red }\n\nREGION\nid:a\n\nNOTE by Ann\n\nNOTE\nof\ntwo\n\nNOTES\n"
+            "00:01.000 --> 00:02.000\nNOTE this.\n\nNOTE end",
+            "NOTE this.\n",
+        ),
+        ("1\n00:00:01,000 --> 00:00:02,000\nHi.\n\nNOTE well.\n", "Hi.\nNOTE well.\n"),
+        ("WEBVTT\n\n00:01.000 --> 00:02.000\nso<00:00:01.500><c> it</c><01:02.500> is\n", "so it is\n"),
+        ("WEBVTT\n\n00:01.000 --> 00:02.000\nHi there.\n00:02.000 --> 00:03.000\nYes.\n", "Hi there.\nYes.\n"),
+        ("1\n00:00:01,000 --> 00:00:02,000\nHi.\n2\n00:00:02,000 --> 00:00:03,000\nYes.\n", "Hi.\nYes.\n"),
+    ],
+)
+def test_subtitles_are_what_is_said_without_headers_and_notes(subtitles: str, said: str) -> None:
+    assert unpack.spoken(subtitles.encode()).decode() == said
+
+
 def test_subtitles_are_unpacked_as_what_is_said_in_their_encoding(tmp_path: Path):
     srt = "\ufeff1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>Is it lit?</i>\r\n{\\an8}In 1900, glowing.\r\n\r\n"
     srt += "2\r\n00:00:03,000 --> 00:00:04,500\r\n7\r\n"
