@@ -43,7 +43,7 @@ class Process(TypedDict):
 
     pid: int
     started: str | None
-    """By the clock of its machine, in ticks since its boot."""
+    """By the clock of its machine, in ticks since its boot; None where the system has no /proc."""
     host: str
     boot: str
     """The boot of the machine and the namespace of the pid; empty where the system has neither."""
@@ -233,8 +233,10 @@ def is_known_dead(holder: Process | None) -> bool:
 
 
 def is_known_alive(holder: Process | None) -> bool:
-    """Return whether a holder is a live process of this machine."""
-    return holder is not None and _is_of_this_machine(holder) and start_of(holder["pid"]) == holder["started"]
+    """Return whether a holder is a live process of this machine; without /proc (macOS) nothing is known."""
+    if holder is None or holder["started"] is None:
+        return False
+    return _is_of_this_machine(holder) and start_of(holder["pid"]) == holder["started"]
 
 
 def is_of_an_earlier_boot(holder: Process | None) -> bool:
@@ -293,7 +295,7 @@ def this_process() -> Process:
 
 def start_of(pid: int) -> str | None:
     """Return when a process of this machine started, in ticks since its boot, which distinguishes it from a later one
-    with its pid; None if it is dead."""
+    with its pid; None if it is dead, or the system has no /proc."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):  # The second where it ends between opening and reading.

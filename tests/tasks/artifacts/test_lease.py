@@ -169,6 +169,15 @@ def test_a_holder_that_went_down_with_its_machine_holds_until_its_silence_decide
     assert not is_held(tmp_path / "lease")  # Who looks after this one need not wait again.
 
 
+def test_of_a_holder_on_a_system_without_proc_only_silence_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "start_of", lambda pid: None)
+    written(tmp_path / "lease")
+    assert is_held(tmp_path / "lease")
+    assert not is_alive(tmp_path / "lease", 0.1)
+
+
 def test_who_would_not_wait_hears_at_once_of_a_holder_that_lives(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
     class LivesError(Exception):
         pass
