@@ -37,6 +37,9 @@ _ENDS_OF_NAMES = _codes("rd wd se rt ss ds et ts ey ys en ns al ls ve ha ne")
 _QUOTES = byte_set("\"'`*]")
 _ENDS_OF_VALUES = byte_set("\"'`<>,;")
 
+_MAY_BE_SECRET = byte_set("0123456789K@:=_")
+"""Bytes at which `_find_secrets` looks closer, besides the first one of `：`."""
+
 _KEY_ARMOUR = np.frombuffer(b"KEY-----", np.uint8).copy()
 
 
@@ -244,6 +247,9 @@ def _find_secrets(data, found):
     position = 0
     while position < size:
         byte = data[position]
+        if not _MAY_BE_SECRET[byte] and byte != 0xEF:
+            position += 1
+            continue
         if ord("0") <= byte <= ord("9") and position >= token_end:
             token, token_end = token_around(data, 0, position, size)
             if token >= 0 and (count == 0 or found[count - 1, 1] <= token):
