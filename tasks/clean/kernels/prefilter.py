@@ -201,7 +201,7 @@ def _scan_text(data, begin, end, table, emoticons, skippable):
                     features |= np.uint32(POLICY)
                 if byte == ord("K") and ends_key(data, begin, position, end):
                     features |= np.uint32(SECRET)
-            elif byte == ord("_"):
+            elif before == ord("f") and byte == ord("_"):
                 if is_in_hub_token(data, begin, position, end):
                     features |= np.uint32(SECRET)
             elif (byte == ord("m") or byte == ord("M")) and has_word(data, begin, position - 3, end, _TERMS):
