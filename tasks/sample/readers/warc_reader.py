@@ -1,9 +1,9 @@
 """WARC (ISO 28500): crawled pages (`response`, `resource`) and extracted text (`conversion`) are records.
 
-Other kinds of records, HTTP statuses other than 200, and media without text are skipped and counted. The framing is
-parsed here and not by a library: those that were measured end a file at the first damaged header (FastWARC 2.0) or
-return a truncated record as a whole one. A record with a wrong length, or half a page, is rejected alone, and reading
-continues at the next header.
+Other kinds of records, HTTP statuses other than 200, media without text, and pages that the crawler marked as truncated
+are skipped and counted. The framing is parsed here and not by a library: those that were measured end a file at the
+first damaged header (FastWARC 2.0) or return a truncated record as a whole one. A record with a wrong length, or half a
+page, is rejected alone, and reading continues at the next header.
 """
 
 import re
@@ -192,7 +192,7 @@ def _page(number: int, begin: int, headers: dict[str, str], content: bytes, sour
     if kind is None:
         return Skipped(number, f"media type {name.strip().lower()[:60] or 'none'}")
     if cut := headers.get("warc-truncated"):
-        return BadRecord(number, begin, f"truncated by the crawler (WARC-Truncated: {cut[:60]})", excerpt)
+        return Skipped(number, f"pages truncated by the crawler ({cut.lower()[:60]})")
     try:
         content = _body(content, answer, source.max_file_bytes)
     except ValueError as error:

@@ -468,10 +468,6 @@ def test_packed_and_unpacked_pages_read_alike(tmp_path, encode, header):
         (lambda raw: packed(zlib.compress, "Content-Encoding: deflate", 6), "deflate content ends early"),
         (lambda raw: packed(chunked, "Transfer-Encoding: chunked", 12), "chunks of a page end early"),
         (lambda raw: packed(chunked, "Transfer-Encoding: chunked", 5), "chunks of a page end early"),
-        (
-            lambda raw: raw.replace(b"Content-Type: app", b"WARC-Truncated: length\r\nContent-Type: app"),
-            "truncated by the crawler (WARC-Truncated: length)",
-        ),
     ],
 )
 def test_a_damaged_warc_record_is_rejected_alone(tmp_path, damage, reason):
@@ -483,6 +479,14 @@ def test_a_damaged_warc_record_is_rejected_alone(tmp_path, damage, reason):
     assert bad.byte >= len(records[0])
     assert bad.reason.startswith(reason)
     assert [found.text for found in rest] == ["<p>café number 2</p>", "<p>café number 3</p>"]
+
+
+def test_a_page_that_the_crawler_truncated_is_skipped_and_counted(tmp_path):
+    path = tmp_path / "a.warc"
+    whole = [warc("response", page(f"<p>page {number}</p>"), number) for number in range(2)]
+    path.write_bytes(whole[0].replace(b"Content-Type: app", b"WARC-Truncated: length\r\nContent-Type: app") + whole[1])
+    skipped, found = read(path)
+    assert (skipped.reason, found.text) == ("pages truncated by the crawler (length)", "<p>page 1</p>")
 
 
 @pytest.mark.parametrize(
