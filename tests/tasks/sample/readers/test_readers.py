@@ -486,7 +486,7 @@ def test_a_page_that_the_crawler_truncated_is_skipped_and_counted(tmp_path):
     whole = [warc("response", page(f"<p>page {number}</p>"), number) for number in range(2)]
     path.write_bytes(whole[0].replace(b"Content-Type: app", b"WARC-Truncated: length\r\nContent-Type: app") + whole[1])
     skipped, found = read(path)
-    assert (skipped.reason, found.text) == ("pages truncated by the crawler (length)", "<p>page 1</p>")
+    assert (skipped.what, found.text) == ("pages truncated by the crawler (length)", "<p>page 1</p>")
 
 
 @pytest.mark.parametrize(
