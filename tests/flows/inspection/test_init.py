@@ -23,7 +23,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.inspection import unpack
+from flows.inspection import convert, unpack
 from flows.inspection.all_keys import EXAMPLES, write_recipe
 from flows.inspection.fields import judge_fields
 from flows.inspection.file_head import RecordCount, StoredFile, count_records
@@ -666,7 +666,7 @@ def test_lines_of_subtitles_that_are_one_sentence_are_joined():
     cues = ["He opened the", "door and", "- left.", "<i>Where is Ann?</i>", "At home,", "Bob said.", "Куда", "он"]
     srt = "".join(f"{n}\n00:00:0{n},000 --> 00:00:0{n},900\n{cue}\n\n" for n, cue in enumerate(cues))
     lines = "He opened the door and\n- left.\nWhere is Ann?\nAt home, Bob said.\nКуда\nон\n"
-    assert unpack.spoken(srt.encode()).decode() == lines
+    assert convert.spoken(srt.encode()).decode() == lines
 
 
 @pytest.mark.parametrize(
@@ -687,7 +687,7 @@ def test_lines_of_subtitles_that_are_one_sentence_are_joined():
     ],
 )
 def test_subtitles_are_what_is_said_without_headers_and_notes(subtitles: str, said: str) -> None:
-    assert unpack.spoken(subtitles.encode()).decode() == said
+    assert convert.spoken(subtitles.encode()).decode() == said
 
 
 def test_subtitles_are_unpacked_as_what_is_said_in_their_encoding(tmp_path: Path):

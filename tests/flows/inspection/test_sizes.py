@@ -37,7 +37,8 @@ def write_published(folder: Path, settings: dict[str, Any]) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(settings))
     family, config = published_config(folder)
-    shapes = export_weights(make_shapes(config).state_dict(), family.weight_map(config))
+    ours = make_shapes(config).state_dict()
+    shapes = export_weights(ours, family.weight_map(config, ours))
     save_file({name: torch.zeros(shape.shape) for name, shape in shapes.items()}, folder / "model.safetensors")
 
 
