@@ -115,12 +115,21 @@ def parse_editable(text: str) -> tomlkit.TOMLDocument:
 def edited_recipe(path: Path, settings: Iterable[str], *without: str) -> tomlkit.TOMLDocument:
     """Return the text of a recipe with settings and without some of its keys, to be written into another folder:
     `{recipe}` in paths is replaced by its own."""
-    document = parse_editable(path.read_text(encoding="utf-8").replace("{recipe}", str(path.resolve().parent)))
-    for key in without:
-        document.pop(key, None)
+    document = parse_editable(path.read_text(encoding="utf-8"))
     for setting in settings:
         apply_setting(document, setting)
+    for key in without:  # Settings may have written them too.
+        document.pop(key, None)
+    _fill_folder(document, str(path.resolve().parent))
     return document
+
+
+def _fill_folder(values: Any, folder: str) -> None:
+    for key, value in list(values.items() if isinstance(values, dict) else enumerate(values)):
+        if isinstance(value, dict | list):
+            _fill_folder(value, folder)
+        elif isinstance(value, str) and "{recipe}" in value:
+            values[key] = value.replace("{recipe}", folder)
 
 
 RUNS = "runs.json"

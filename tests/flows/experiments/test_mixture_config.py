@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from flows.experiments.mixture import MixConfig, doubt, largest_shares, read_mix, write_mixture
+from flows.experiments.mixture import MixConfig, Mixture, doubt, largest_shares, read_mix, write_mixture
 from flows.experiments.studies import split_settings
+from flows.metrics.statistics import IntervalValues
 from flows.recipe.load import load_recipe
 from flows.recipe.resolve import apply_mixture_weights
 from model.errors import InputError, RecipeError
@@ -97,23 +98,7 @@ def test_a_recipe_takes_its_weights_from_what_was_found(tmp_path: Path) -> None:
 
 
 def test_what_was_found_is_a_recipe_with_other_weights_that_sum_to_one(foundry: Path, tmp_path: Path) -> None:
-    found = {
-        "sources": ["code", "notes"],
-        "prior": {"code": 0.5, "notes": 0.5},
-        "weights": {"code": 1 / 3, "notes": 2 / 3},
-        "most": {"code": 1.0, "notes": 0.9},
-        "predicted": 1.5,
-        "predicted_prior": 1.6,
-        "gain": {"low": 0.05, "value": 0.1, "high": 0.15},
-        "seeds": {"low": 1.55, "value": 1.6, "high": 1.65},
-        "scatter": 0.02,
-        "metric": "bits_per_byte",
-        "proxies": 8,
-        "kept_back": 2,
-        "r_squared": 0.9,
-        "rank_correlation": None,
-    }
-    written = write_mixture(found, foundry / "foundry.toml", ("seed=9",), tmp_path)
+    written = write_mixture(_found({"code": 1 / 3, "notes": 2 / 3}), foundry / "foundry.toml", ("seed=9",), tmp_path)
     mixed = load_recipe(Path(written["recipe"]), tmp_path)
     assert mixed.chunk.weights == {"notes": 0.666667, "code": 0.333333}
     assert mixed.seed == 9
@@ -129,24 +114,41 @@ def test_a_source_may_have_dots_in_its_name(tmp_path: Path) -> None:
         '[[sources]]\nname = "wiki.en"\npaths = ["{recipe}"]\nweight = 0.5\n'
         '[[sources]]\nname = "notes"\npaths = ["{recipe}"]\nweight = 0.5\n'
     )
-    values = dict.fromkeys(("predicted", "predicted_prior", "scatter"), 0.1)
-    interval = {"low": 0.05, "value": 0.1, "high": 0.15}
-    shares = {"notes": 0.25, "wiki.en": 0.75}
-    found = {
-        **values,
+    written = write_mixture(_found({"notes": 0.25, "wiki.en": 0.75}), tmp_path / "mine.toml", (), tmp_path)
+    assert load_recipe(Path(written["recipe"]), tmp_path).chunk.weights == {"wiki.en": 0.75, "notes": 0.25}
+    settings = ['sources."wiki.en".weight=0.1', "sources.notes.weight=0.9", 'chunk.weights."wiki.en"=0.2']
+    assert load_recipe(tmp_path / "mine.toml", tmp_path, settings).chunk.weights["wiki.en"] == 0.2
+
+
+def _found(shares: dict[str, float]) -> Mixture:
+    interval: IntervalValues = {"low": 0.05, "value": 0.1, "high": 0.15}
+    return {
         "sources": sorted(shares),
         "prior": shares,
         "weights": shares,
         "most": shares,
+        "predicted": 0.1,
+        "predicted_prior": 0.1,
+        "scatter": 0.1,
         "gain": interval,
         "seeds": interval,
         "metric": "bits_per_byte",
+        "mixtures": [],
         "proxies": 8,
         "kept_back": 2,
         "r_squared": 0.9,
         "rank_correlation": None,
     }
-    written = write_mixture(found, tmp_path / "mine.toml", (), tmp_path)
-    assert load_recipe(Path(written["recipe"]), tmp_path).chunk.weights == {"wiki.en": 0.75, "notes": 0.25}
-    settings = ['sources."wiki.en".weight=0.1', "sources.notes.weight=0.9", 'chunk.weights."wiki.en"=0.2']
-    assert load_recipe(tmp_path / "mine.toml", tmp_path, settings).chunk.weights["wiki.en"] == 0.2
+
+
+@pytest.mark.parametrize("setting", ["temperature=2", "weights_from=weights.json"])
+def test_the_recipe_of_a_mixture_loads_where_settings_gave_the_shares(tmp_path: Path, setting: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'format = 1\nname = "mine"\nbudget_tokens = "2M"\n'
+        '[[sources]]\nname = "a"\npaths = ["{recipe}"]\n[[sources]]\nname = "b"\npaths = ["{recipe}"]\n'
+    )
+    (tmp_path / "weights.json").write_text('{"weights": {"a": 0.5, "b": 0.5}}')
+    load_recipe(path, tmp_path, [setting])
+    written = write_mixture(_found({"a": 0.25, "b": 0.75}), path, [setting], tmp_path)
+    assert load_recipe(Path(written["recipe"]), tmp_path).chunk.weights == {"a": 0.25, "b": 0.75}

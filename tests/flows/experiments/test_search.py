@@ -15,7 +15,7 @@ import pytest
 import tomlkit
 
 from flows.experiments.trial_log import Trial, TrialLog
-from flows.experiments.trials import parse_editable
+from flows.experiments.trials import edited_recipe, parse_editable
 from flows.recipe.load import apply_setting, load_recipe
 from flows.runs.record import list_runs
 from tests.command import invoke
@@ -141,3 +141,18 @@ def test_settings_reach_tables_that_a_recipe_writes_out_of_order() -> None:
     }
     assert written.startswith("# mine")
     assert "# small" in written
+
+
+def test_a_recipe_for_another_folder_names_its_own_whatever_the_name_of_that(tmp_path: Path) -> None:
+    folder = tmp_path / 'a "b" c\'d\\e'
+    folder.mkdir()
+    path = folder / "mine.toml"
+    path.write_text("[[sources]]\npaths = ['{recipe}/a'] # text\n[train]\nbase_model = \"{recipe}/b\" # base\n")
+    written = tomlkit.dumps(edited_recipe(path, ["vocab.base={recipe}/c"]))
+    assert tomllib.loads(written) == {
+        "sources": [{"paths": [f"{folder}/a"]}],
+        "train": {"base_model": f"{folder}/b"},
+        "vocab": {"base": f"{folder}/c"},
+    }
+    assert "# text" in written
+    assert "# base" in written
