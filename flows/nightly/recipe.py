@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.nightly.config import NightlyConfig, NotifyConfig, read_nightly, read_notify
+from flows.recipe.checks import table_at
 from flows.recipe.load import locate_recipe, read_toml, recipe_from
-from flows.recipe.resolve import apply_mixture_weights
+from flows.recipe.resolve import apply_mixture_weights, check_tables
 from flows.recipe.schema import Recipe
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import recipe_of
@@ -78,8 +79,14 @@ class RawRecipe:
     def whole(self) -> Recipe:
         """Return the whole recipe, with a schedule that a later nightly run can continue from where it names none."""
         values = deepcopy(self.values)
-        _schedule(values)
-        return self._checked(values)
+        _schedule(values, self.origin)
+        return self._checked(values, self.origin)
+
+    def check_later(self, whole: Recipe) -> None:
+        """Raise RecipeError where a nightly run of all sources after the first one would be refused."""
+        current = self.root / "current"
+        base = Base("first", whole, current / "model", current / "tokenizer")
+        self.of_night({source.name: () for source in whole.sample.sources}, base)
 
     def of_night(self, new: Mapping[str, Collection[str]], base: Base) -> Recipe:
         """Return the recipe of a later nightly run: the files `new` (source -> root-relative paths), and the model of
@@ -88,12 +95,13 @@ class RawRecipe:
         Raises RecipeError where a setting cannot apply to a part of the sources.
         """
         values = deepcopy(self.values)
+        origin = f"{self.origin} with nightly.later" if self.nightly.later else self.origin
         _override(values, self.nightly.later, self.origin)
-        schedule = _schedule(values)
-        end = schedule.get("end_lr", ScheduleConfig.model_fields["end_lr"].default)
-        peak = schedule.get("peak_lr", ScheduleConfig.model_fields["peak_lr"].default)
-        # The rate continues where the previous nightly run ended; it must not start from zero again.
-        schedule.setdefault("start_lr", min(end, peak))
+        schedule = _schedule(values, origin)
+        rates = [schedule.get(key, ScheduleConfig.model_fields[key].default) for key in ("end_lr", "peak_lr")]
+        if all(isinstance(rate, int | float) for rate in rates):  # Validation reports others.
+            # The rate continues where the previous nightly run ended; it must not start from zero again.
+            schedule.setdefault("start_lr", min(rates))
         values["sources"] = self._sources(values, new)
         sample = values.setdefault("sample", {})
         sample["normalise_weights"] = True
@@ -103,10 +111,10 @@ class RawRecipe:
             if isinstance(table, dict):
                 values[stage][key] = {source: value for source, value in table.items() if source in new}
         _keep_new_phase_weights(values, new)
-        _keep_new_quality_sources(values, new, self.origin)
+        _keep_new_quality_sources(values, new, origin)
         dedup = values.setdefault("dedup", {})
         given = dedup.get("against", ())
-        given = [given] if isinstance(given, str) else list(given)
+        given = given if isinstance(given, list | tuple) else [given]
         dedup["against"] = list(dict.fromkeys([*given, *base.against]))
         # A file that grew is read whole again and nearly all of it is a duplicate, which is no sign of a wrong rule.
         dedup.setdefault("wipe_out_limit", 1.0)
@@ -118,7 +126,7 @@ class RawRecipe:
         if isinstance(gate := values["evaluate"].get("gate"), dict):
             gate.pop("base_model", None)  # It is that of training, the current model.
         allow(*base.against, *base.chain, base.vocabulary, base.model)
-        return self._checked(values)
+        return self._checked(values, origin)
 
     def warnings(self) -> list[str]:
         """Return sentences without full stop about settings that may not be intended."""
@@ -141,8 +149,8 @@ class RawRecipe:
                 reduced.append({**kept, "only": sorted(new[source["name"]])})
         return reduced
 
-    def _checked(self, values: dict[str, Any]) -> Recipe:
-        return recipe_from(values, origin=self.origin, folder=self.folder, root=self.root)
+    def _checked(self, values: dict[str, Any], origin: str) -> Recipe:
+        return recipe_from(values, origin=origin, folder=self.folder, root=self.root)
 
 
 def read_raw(name: str, root: Path, settings: Sequence[str] = ()) -> RawRecipe:
@@ -175,9 +183,9 @@ def forgotten_documents(root: Path, recipe: Recipe) -> tuple[str, ...]:
     return tuple(sorted({one for each in recipes for one in each.sample.exclude_documents}))
 
 
-def _schedule(values: dict[str, Any]) -> dict[str, Any]:
-    train = values.setdefault("train", {})
-    schedule = train.setdefault("schedule", {})
+def _schedule(values: dict[str, Any], origin: str) -> dict[str, Any]:
+    check_tables(values, origin)
+    schedule = table_at(values.setdefault("train", {}).setdefault("schedule", {}), "train.schedule", origin)
     schedule.setdefault("kind", "warmup_stable_decay")
     return schedule
 
@@ -201,8 +209,8 @@ def _keep_new_phase_weights(values: dict[str, Any], new: Collection[str]) -> Non
 
 def _keep_new_quality_sources(values: dict[str, Any], new: Collection[str], origin: str) -> None:
     quality = values.get("clean", {}).get("quality")
-    if not isinstance(quality, dict) or "good" not in quality:
-        return
+    if not isinstance(quality, dict) or not isinstance(quality.get("good"), list):
+        return  # Validation reports it.
     available = [source for source in quality["good"] if source in new]
     if not available:
         raise RecipeError(

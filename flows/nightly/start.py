@@ -121,6 +121,8 @@ def find_new_data(raw: RawRecipe, again: Sequence[str] = (), say: Say = ignore) 
         _close_interrupted(raw, nights)
         promotion = current_promotion(root)
         base = base_of(root, promotion.run_id) if promotion is not None else None
+        if base is None:
+            raw.check_later(whole)
     if base is not None:
         night.base, night.chain = base.run_id, base.chain
     again = [_named_night(name, nights, base) for name in again]

@@ -60,7 +60,7 @@ def resolve_recipe(values: dict[str, Any], *, origin: str, folder: Path, limit: 
     each source to keep. Raises RecipeError, and InputError or IntegrityError for a mixture file.
     """
     shared = _pop_shared(values, origin, folder, limit)
-    _check_tables(values, origin)
+    check_tables(values, origin)
     split_benchmarks(values, origin)
     if "base_model" in values.get("train", {}):  # Its description is read before all is checked.
         check_file(f"{origin}: train.base_model", str(values["train"]["base_model"]))
@@ -189,7 +189,7 @@ def _validate_machines(table: Any, origin: str) -> Machines:
         raise RecipeError(format_recipe_errors(error, _MachinesTable, (), origin)) from error
 
 
-def _check_tables(values: Mapping[str, Any], origin: str) -> None:
+def check_tables(values: Mapping[str, Any], origin: str) -> None:
     """Raise RecipeError where a table that is read before validation is a plain value."""
     places = {stage: values.get(stage, {}) for stage in STAGES}
     train = places["train"]

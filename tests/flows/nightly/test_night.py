@@ -61,6 +61,23 @@ def test_on_the_first_night_all_is_new_and_then_only_what_came_since(folder: Pat
     assert sorted(find_new_data(raw_of(folder, root)).night.files["notes"]) == ["new.txt", "note-00.txt"]
 
 
+@pytest.mark.parametrize(
+    ("later", "reported"),
+    [
+        ("{ train = 3 }", "train is 3, and must be a table"),
+        ('{ "train.schedule" = 3 }', r"train\.schedule is 3, and must be a table"),
+        ('{ "train.schedule.peek_lr" = 1e-3 }', r"train\.schedule\.peek_lr"),
+        ('{ "train.schedule.peak_lr" = "high" }', r"train\.schedule\.peak_lr"),
+        ('{ "dedup.against" = 3 }', r"dedup\.against"),
+        ('{ "clean.quality.good" = 3 }', r"clean\.quality\.good"),
+        ('{ "train.model.width" = 3 }', "width"),
+    ],
+)
+def test_settings_of_later_nights_are_checked_on_the_first(folder: Path, root: Path, later: str, reported: str) -> None:
+    with pytest.raises(RecipeError, match=rf"(?s)with nightly\.later.*{reported}"):
+        find_new_data(raw_of(folder, root, f"nightly.later={later}"))
+
+
 @pytest.mark.parametrize("begun", [b"", b" \n\n", "\ufeff\u3000\n".encode()])
 def test_a_file_without_text_is_not_new_until_it_has_some(folder: Path, root: Path, begun: bytes) -> None:
     end_with("promoted", root, folder)
