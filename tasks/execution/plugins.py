@@ -23,11 +23,9 @@ from typing import Any
 from model.code_digest import meaning
 from model.digests import digest_bytes, read_bytes
 from model.errors import RecipeError
-from tasks.common.definition_text import PACKAGES
+from tasks.common.definition_text import COMPUTED_CODE, DYNAMIC_IMPORTS, PACKAGES
 from tasks.common.digests import combined_digest
 from tasks.common.scopes import IMPORTS, imported
-
-_DYNAMIC = frozenset({"__import__", "import_module", "exec", "eval"})
 
 _folders: set[str] = set()
 
@@ -199,13 +197,14 @@ def _imports(tree: ast.Module, module: str, path: Path, folder: Path, where: str
                 found += filter(None, [base.strip(".")])
                 children = [f"{base}.{name}".strip(".") for name in names]
                 found += [child for child in children if _file_of(child, folder) is not None]
-        elif isinstance(node, ast.Call):
-            called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-            if called in _DYNAMIC:
-                raise RecipeError(
-                    f"{where}: {path}:{node.lineno} calls `{called}`, and what that loads cannot be known; use a"
-                    f" static import"
-                )
+            used = [alias.name for alias in node.names]
+        else:
+            used = [getattr(node, "id", getattr(node, "attr", ""))]
+        if refused := (DYNAMIC_IMPORTS | COMPUTED_CODE).intersection(used):
+            raise RecipeError(
+                f"{where}: {path}:{getattr(node, 'lineno', 1)} uses `{min(refused)}`, and what that loads cannot be"
+                f" known; use a static import"
+            )
     return found
 
 

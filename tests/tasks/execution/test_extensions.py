@@ -83,7 +83,12 @@ def test_the_code_behind_them_counts_by_meaning(context, make_documents, folder)
         ("house_zeros:f", "house_zeros.py:1: .*null bytes"),
         ("house_parsed:f", "house_parsed.py has an expression of too many parts"),
         ("house_written:f", "house_written.py has an expression of too many parts"),
-        ("house_hides:f", "calls `import_module`"),
+        ("house_hides:f", "house_hides.py:1 uses `import_module`"),
+        ("house_renames:f", "house_renames.py:1 uses `import_module`"),
+        ("house_keeps:f", "house_keeps.py:2 uses `import_module`"),
+        ("house_runs:f", "house_runs.py:2 uses `run_path`"),
+        ("house_places:f", "house_places.py:1 uses `spec_from_file_location`"),
+        ("house_evaluates:f", "house_evaluates.py:1 uses `eval`"),
         ("json:loads", "taken"),
         ("a b:c", "module:function"),
     ],
@@ -96,6 +101,11 @@ def test_what_is_wrong_is_reported(folder, name, says):
     (folder / "house_parsed.py").write_text("x = " + "+".join(["1"] * 5000))
     (folder / "house_written.py").write_text("x = " + "+".join(["1"] * 900))
     (folder / "house_hides.py").write_text("from importlib import import_module\nf = import_module('x').f\n")
+    (folder / "house_renames.py").write_text("from importlib import import_module as load\nf = load('x').f\n")
+    (folder / "house_keeps.py").write_text("import importlib\nload = importlib.import_module\nf = load('x').f\n")
+    (folder / "house_runs.py").write_text("import runpy\nf = runpy.run_path('x.py')['f']\n")
+    (folder / "house_places.py").write_text("from importlib.util import spec_from_file_location as place\nf = place\n")
+    (folder / "house_evaluates.py").write_text("f, = map(eval, ['len'])\n")
     with pytest.raises(RecipeError, match=says):
         load_extension(name, folder, "clean.extensions")
 
