@@ -31,6 +31,7 @@ from flows.service.api import (
 from flows.service.app import ADDRESSES, known_addresses
 from flows.service.database import (
     CONNECTION_URL,
+    SQLITE,
     check_same,
     copy_database,
     database_settings,
@@ -105,10 +106,13 @@ def start_service(root: Path, options: ServiceOptions, notify: Notify) -> Servic
 def _unlike(files: ServiceFiles, options: ServiceOptions) -> str:
     """Return in what a running service differs from the options of this start, which do not apply to it."""
     known, asked = files.known, _absolute(options.recipe)
+    database, password = known.database or SQLITE, (files.password_file() or files.own_password).resolve()
     pairs = (
         ("port", known.port, options.port),
         ("host", known.host, options.host),
         ("recipe", known.recipe or asked, asked),
+        ("database", database, without_password(options.database or database)),
+        ("password file", password, options.password_file or password),
         ("certificate", known.tls, None if options.tls is None else [*map(str, options.tls)]),
         ("addresses", [*known.addresses], [address.rstrip("/") for address in options.addresses]),
     )

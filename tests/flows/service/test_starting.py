@@ -127,6 +127,17 @@ def test_options_that_a_running_service_does_not_take_are_named(tmp_path: Path) 
         "it keeps port 4311 and not 4312, recipe quickstart and not gpt3, addresses none and not"
         f" https://bessemer.example.org: `bessemer serve stop --root {tmp_path}`, then `serve start` with these options"
     ]
+    address = "postgresql://me:secret@machine/runs"
+    options = ServiceOptions("127.0.0.1", 4311, "quickstart", address, tmp_path / "words")
+    start_service(tmp_path, options, said.append)
+    assert said[4].startswith(
+        f"it keeps database sqlite and not postgresql://me@machine/runs, password file {files.own_password} and not"
+        f" {tmp_path}/words: "
+    )
+    files.remember_address("127.0.0.1", 4311, "postgresql://me@machine/runs", tmp_path / "words")
+    start_service(tmp_path, options, said.append)
+    start_service(tmp_path, ServiceOptions("127.0.0.1", 4311, "quickstart"), said.append)
+    assert said[5:] == ["the service is already running"] * 2
 
 
 @pytest.mark.parametrize(
