@@ -296,12 +296,6 @@ def print_run_header(record: "RunData") -> None:
     console(stderr=True).print(sentence, style="dim", markup=False, soft_wrap=True)
 
 
-def print_json(value: Any) -> None:
-    """Print a value as JSON on stdout."""
-    json.dump(value, sys.stdout, indent=1, default=_plain)
-    sys.stdout.write("\n")
-
-
 def _plain(value: object) -> object:
     """Return a typed value as plain ones: what its `to_json` returns, its fields, or its text."""
     if to_json := getattr(value, "to_json", None):
@@ -309,9 +303,13 @@ def _plain(value: object) -> object:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
-def print_found(value: Any, as_json: bool, show: Callable[[Any], object]) -> None:
-    """Print the result of a command: as JSON, or for people by `show`, which is given the console."""
+def print_found(value: Any, as_json: bool, show: Callable[[Any], object] = lambda shown: None) -> None:
+    """Print the result of a command: as one JSON value on stdout, or for people by `show`, which is given the console.
+
+    A command without `show` has printed it already, on `console(stderr=as_json)`.
+    """
     if as_json:
-        print_json(value)
+        json.dump(value, sys.stdout, indent=1, default=_plain)
+        sys.stdout.write("\n")
     else:
         show(console())

@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,12 +15,13 @@ from flows.commands.common import (
     RunId,
     Verbose,
     Yes,
-    console,
     print_found,
-    print_json,
     print_run_header,
     utf8,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 data = typer.Typer(
     name="data",
@@ -117,25 +118,26 @@ def history(
             )
     ended = state_of(record) != RUNNING
     lives = histories_of(artifacts, found[:MOST_LIVES], ended=ended)
-    if as_json:
-        print_json({"documents": lives, "rejects": rejects, "others": others})
-        return
     print_run_header(record)
-    if run_id is None and (trained := run_that_trained(root, record)):
-        words = f"{shlex.quote(document)} --run {trained}{root_option(root)}"
-        hint = f"this run did not train; the latest that did: bessemer data history {words}"
-        console().print(hint, style="dim", markup=False, soft_wrap=True)
-    for sentence in others:
-        console().print(sentence, markup=False)
-    from flows.reports.terminal import print_document_history, print_rejected_record
 
-    for life in lives:
-        print_document_history(life, console())
-    for reject in rejects[:MOST_LIVES]:
-        print_rejected_record(reject, console())
-    hidden = (("document", len(found) - MOST_LIVES), ("rejected record", len(rejects) - MOST_LIVES))
-    if more := " and ".join(counted(count, f"more {what}") for what, count in hidden if count > 0):
-        console().print(f"... and {more}; give a longer id or path, or --json", markup=False)
+    def show(shown: "Console") -> None:
+        from flows.reports.terminal import print_document_history, print_rejected_record
+
+        if run_id is None and (trained := run_that_trained(root, record)):
+            words = f"{shlex.quote(document)} --run {trained}{root_option(root)}"
+            hint = f"this run did not train; the latest that did: bessemer data history {words}"
+            shown.print(hint, style="dim", markup=False, soft_wrap=True)
+        for sentence in others:
+            shown.print(sentence, markup=False)
+        for life in lives:
+            print_document_history(life, shown)
+        for reject in rejects[:MOST_LIVES]:
+            print_rejected_record(reject, shown)
+        hidden = (("document", len(found) - MOST_LIVES), ("rejected record", len(rejects) - MOST_LIVES))
+        if more := " and ".join(counted(count, f"more {what}") for what, count in hidden if count > 0):
+            shown.print(f"... and {more}; give a longer id or path, or --json", markup=False)
+
+    print_found({"documents": lives, "rejects": rejects, "others": others}, as_json, show)
 
 
 @data.command()
@@ -209,8 +211,7 @@ def forget(
     if not as_json:
         print_plan(root, leaving, named, replay, without, changed)
     if plan or not (yes or (not as_json and typer.confirm("Train again and delete?"))):
-        if as_json:
-            print_json(values)
+        print_found(values, as_json)
         return
     decided = decide(root, record["run_id"], without, before["sample"], leaving, named, replay)
     carry_out(root, decided, as_json, verbose, values)
@@ -265,19 +266,20 @@ def leaks(
     counts = count_states(DecontaminateResult.of(artifacts["decontaminate"].report))
     names = benchmarks or ([line["benchmark"] for line in counts] if state or as_json else [])
     items = list_items(artifacts, names, state or list(STATES))
-    if as_json:
-        print_json({"benchmarks": counts, "items": items})
-        return
     print_run_header(record)
-    from flows.reports.tables import leaks_table
-    from flows.reports.terminal import print_benchmark_item
 
-    if not names:
-        console().print(table.rich() if (table := leaks_table(counts)) else "the run checked no benchmarks")
-        return
-    for item in items:
-        print_benchmark_item(item, console())
-    console().print(format_item_states(items))
+    def show(shown: "Console") -> None:
+        from flows.reports.tables import leaks_table
+        from flows.reports.terminal import print_benchmark_item
+
+        if not names:
+            shown.print(table.rich() if (table := leaks_table(counts)) else "the run checked no benchmarks")
+            return
+        for item in items:
+            print_benchmark_item(item, shown)
+        shown.print(format_item_states(items))
+
+    print_found({"benchmarks": counts, "items": items}, as_json, show)
 
 
 @data.command()
@@ -330,10 +332,11 @@ def tokenizers(
     from flows.reports.terminal import tokenizers_table
 
     found = compare_tokenizers(text, files, score_bytes)
-    if as_json:
-        print_json(found)
-    else:
-        console().print(tokenizers_table(found).rich())
+
+    def show(shown: "Console") -> None:
+        shown.print(tokenizers_table(found).rich())
         for line in found:
             if line["note"]:
-                console().print(f"{line['path']}: no bits per byte: {line['note']}", style="yellow", markup=False)
+                shown.print(f"{line['path']}: no bits per byte: {line['note']}", style="yellow", markup=False)
+
+    print_found(found, as_json, show)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.commands.common import console, print_json
+from flows.commands.common import console, print_found
 from flows.commands.run import run_recipe
 from flows.metrics.formatting import format_duration
 from flows.planning.explain import aggregates
@@ -126,19 +126,15 @@ def carry_out(root: Path, pending: Pending, as_json: bool, verbose: bool, plan: 
         # A call that was killed may have left no more to do than the certificate of an earlier run.
         pending = note_end(root, pending, ended.get("same_as") or ended["run_id"])
     page = finish(root, pending, open_run(root, pending.after, needs="evaluate"))
-    if as_json:
-        print_json({"plan": plan, "run": ended, "certificate": str(page.with_suffix(".json")), "salt": pending.salt})
-        return
-    console().print(
-        f"certificate: {page.as_uri()}\nsalt of its commitments, which is not kept: {pending.salt}", markup=False
-    )
+    values = {"plan": plan, "run": ended, "certificate": str(page.with_suffix(".json")), "salt": pending.salt}
+    sentences = f"certificate: {page.as_uri()}\nsalt of its commitments, which is not kept: {pending.salt}"
+    print_found(values, as_json, lambda shown: shown.print(sentences, markup=False))
 
 
 def print_certified(certificate: Path, salt: str, texts: list[Path], as_json: bool) -> None:
     """Print which files hold a text that a certificate names; InputError unless all do."""
     found = certified(certificate, salt, texts)
-    if as_json:
-        print_json({str(text): text in found for text in texts})
+    print_found({str(text): text in found for text in texts}, as_json)
     for text in texts:
         said = "named by the certificate" if text in found else "NOT named by the certificate"
         console(as_json).print(f"{text}: {said}", markup=False)

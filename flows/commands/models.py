@@ -17,13 +17,14 @@ from flows.commands.common import (
     Run,
     ended,
     print_found,
-    print_json,
     print_run_header,
     shown_progress,
     utf8,
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from flows.models.generate import FilledBlank
 
 model = typer.Typer(
@@ -117,15 +118,16 @@ def generate(
             _print_blanks(written.blanks)
             return
         found = write_texts(trained, prompts, sampling, tokens=tokens, samples=samples)
-    if as_json:
-        objects = [_generated(*one) for one in zip(prompts, found, strict=True)]
-        print_json(objects[0] if len(objects) == 1 else objects)
-        return
-    for number, (one, texts) in enumerate(zip(prompts, found, strict=True), 1):
-        for sample, text in enumerate(texts, 1):
-            names = [*([str(number)] if len(prompts) > 1 else []), *([str(sample)] if samples > 1 else [])]
-            say(f"[{'.'.join(names)}]\n{one if continues_prompt(trained, one) else ''}{text.text}\n")
-            _print_blanks(text.blanks)
+
+    def show(shown: "Console") -> None:
+        for number, (one, texts) in enumerate(zip(prompts, found, strict=True), 1):
+            for sample, text in enumerate(texts, 1):
+                names = [*([str(number)] if len(prompts) > 1 else []), *([str(sample)] if samples > 1 else [])]
+                say(f"[{'.'.join(names)}]\n{one if continues_prompt(trained, one) else ''}{text.text}\n")
+                _print_blanks(text.blanks)
+
+    objects = [_generated(*one) for one in zip(prompts, found, strict=True)]
+    print_found(objects[0] if len(objects) == 1 else objects, as_json, show)
 
 
 @model.command()
@@ -210,13 +212,13 @@ def evaluate(
     trained = open_trained(root, model)
     with inference_on(choose_device(device, trained.description), trained.description, trained.network):
         found = harness_scores(trained, folder, tasks, shots=shots, limit=limit)
-    if as_json:
-        print_json(found)
-        return
-    for task, figures in found.items():
-        for metric, value in figures.items():
-            if isinstance(value, float):
-                typer.echo(f"{task}  {metric.partition(',')[0]}  {value:.4f}")
+    lines = [
+        f"{task}  {metric.partition(',')[0]}  {value:.4f}"
+        for task, figures in found.items()
+        for metric, value in figures.items()
+        if isinstance(value, float)
+    ]
+    print_found(found, as_json, lambda _: typer.echo("\n".join(lines)))
 
 
 @model.command()
@@ -268,10 +270,8 @@ def finetune(
     if not write_finetuned(artifact, folder):
         _say_line(f"{folder} exists already, made from the same model, examples and settings; nothing to do")
     found = FinetuneResult.of(artifact.report).finetuned
-    if as_json:
-        print_json({"folder": str(folder), **found})
-        return
-    print("\n".join([*format_result(found), f"written: {folder}"]))
+    lines = [*format_result(found), f"written: {folder}"]
+    print_found({"folder": str(folder), **found}, as_json, lambda _: print("\n".join(lines)))
 
 
 def _say_line(sentence: str) -> None:
@@ -328,11 +328,8 @@ def predict(
         raise InputError("give a file of records, or the fields of one with --field NAME=TEXT")
     given = read_records(records) if records is not None else [parse_fields(field or [])]
     found = predict_records(root, model, task, given, probabilities=probabilities)
-    if as_json:
-        print_json(found)
-        return
-    for record in found:
-        print(json.dumps(record, ensure_ascii=False))
+    lines = (f"{json.dumps(record, ensure_ascii=False)}\n" for record in found)
+    print_found(found, as_json, lambda _: sys.stdout.writelines(lines))
 
 
 @model.command()
@@ -371,12 +368,10 @@ def export(
     name, tokenizer_class = found["class"], found["tokenizer_class"]
     for sentence in prepared[-1].left_out:
         typer.echo(f"left out: {sentence}", err=True)
-    if as_json:
-        classes = {"class": name, "tokenizer_class": tokenizer_class}
-        print_json({"folder": str(folder), **classes, "reused": not is_new})
-    else:
-        known = "" if is_new else " (exported before, unchanged)"
-        typer.echo(f"{folder}{known}: load it with transformers.{name}.from_pretrained and {tokenizer_class}")
+    known = "" if is_new else " (exported before, unchanged)"
+    sentence = f"{folder}{known}: load it with transformers.{name}.from_pretrained and {tokenizer_class}"
+    values = {"folder": str(folder), "class": name, "tokenizer_class": tokenizer_class, "reused": not is_new}
+    print_found(values, as_json, lambda _: typer.echo(sentence))
 
 
 @model.command()

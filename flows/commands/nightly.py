@@ -17,12 +17,13 @@ from flows.commands.common import (
     console,
     ended,
     print_found,
-    print_json,
     shown_progress,
 )
 from flows.commands.run import quieten_prefect
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from flows.nightly.history import Night
 
 
@@ -68,20 +69,21 @@ def _list(root: Path, as_json: bool) -> None:
     current = promotion.run_id if promotion else None
     chain = next(([*night.chain, night.run_id] for night in nights if night.run_id == current), [])
     epochs = chain_epochs(nights, chain)
-    if as_json:
-        print_json({"nights": nights, "current": current, "epochs_of_chain": epochs})
-        return
-    if not nights:
-        console().print(f"no nightly run under {root} yet; start with `bessemer nightly RECIPE`", markup=False)
-        return
-    from flows.nightly.terminal import table_of_nights
 
-    console().print(table_of_nights(nights, current).rich())
-    if epochs:
-        reads = ", ".join(f"{source} {times:.2f}" for source, times in sorted(epochs.items()))
-        console().print(
-            f"the current model has read the text of its {len(chain)} nightly runs so often: {reads}", markup=False
-        )
+    def show(shown: "Console") -> None:
+        from flows.nightly.terminal import table_of_nights
+
+        if not nights:
+            shown.print(f"no nightly run under {root} yet; start with `bessemer nightly RECIPE`", markup=False)
+            return
+        shown.print(table_of_nights(nights, current).rich())
+        if epochs:
+            reads = ", ".join(f"{source} {times:.2f}" for source, times in sorted(epochs.items()))
+            shown.print(
+                f"the current model has read the text of its {len(chain)} nightly runs so often: {reads}", markup=False
+            )
+
+    print_found({"nights": nights, "current": current, "epochs_of_chain": epochs}, as_json, show)
 
 
 def _run(recipe: str, root: str, again: list[str], settings: list[str], as_json: bool, verbose: bool) -> "Night":

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,9 +20,11 @@ from flows.commands.common import (
     console,
     of_home,
     print_found,
-    print_json,
     share,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def init(
@@ -132,18 +134,19 @@ def plan(
     if not as_json and without_scale(given) != list(given):
         print_sizes(changed_sizes(open_recipe(recipe, root, without_scale(given), share(limit)), chosen), console())
     forecasts = foresee(chosen, root)
-    if as_json:
-        print_json(forecasts)
-        return
-    from rich.markup import escape
 
-    from flows.planning.preconditions import export_remark
+    def show(shown: "Console") -> None:
+        from rich.markup import escape
 
-    print_forecasts(forecasts, console(), every=every)
-    for run, what in kept_aggregates(chosen, root).items():
-        console().print(f"kept of {run}: {', '.join(what)}" if run != MEASURED else f"{run}: {', '.join(what)}")
-    if remark := export_remark(chosen):
-        console().print(f"[yellow]![/] {escape(remark)}", soft_wrap=True)
+        from flows.planning.preconditions import export_remark
+
+        print_forecasts(forecasts, shown, every=every)
+        for run, what in kept_aggregates(chosen, root).items():
+            shown.print(f"kept of {run}: {', '.join(what)}" if run != MEASURED else f"{run}: {', '.join(what)}")
+        if remark := export_remark(chosen):
+            shown.print(f"[yellow]![/] {escape(remark)}", soft_wrap=True)
+
+    print_found(forecasts, as_json, show)
 
 
 def estimate(

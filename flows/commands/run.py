@@ -25,7 +25,7 @@ from flows.commands.common import (
     console,
     ended,
     open_in_browser,
-    print_json,
+    print_found,
     share,
     shown_progress,
 )
@@ -203,14 +203,12 @@ def _run_flow(chosen: Any, root: Path, selection: "Asked", as_json: bool, open_p
 
 def finish(record: "RunData", root: Path, as_json: bool, verbose: bool) -> None:
     """Print the last screen of a run in words, with `verbose` as tables, or its record and metrics as JSON."""
-    if as_json:
-        from flows.metrics.run_metrics import metrics_of
-
-        print_json({**record, "findings": metrics_of(record)})
-        return
+    from flows.metrics.run_metrics import metrics_of
     from flows.reports.summary import print_outcome, print_summary
 
-    (print_summary if verbose else print_outcome)(record, root, console())
+    values = {**record, "findings": metrics_of(record)} if as_json else None
+    show = print_summary if verbose else print_outcome
+    print_found(values, as_json, lambda shown: show(record, root, shown))
 
 
 @contextmanager

@@ -14,14 +14,15 @@ from flows.commands.common import (
     OpenPage,
     Root,
     Run,
-    console,
     open_in_browser,
-    print_json,
+    print_found,
     print_run_header,
 )
 from flows.commands.run import finish
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from flows.runs.record import RunData
 
 runs = typer.Typer(
@@ -42,7 +43,8 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
         from flows.reports.run_list import write_run_list
 
         open_in_browser(write_run_list(root))
-        return
+        if not as_json:
+            return
     from flows.runs.lineage import model_of
     from flows.runs.record import list_history, list_runs, settings_of, state_of, time_of
 
@@ -50,27 +52,28 @@ def list_runs(root: Root = DEFAULT_ROOT, open_page: OpenPage = False, as_json: J
     runs = sorted(cast("list[RunData]", found), key=time_of)
     models = {run["run_id"]: model_of(run, root) for run in runs}
     models |= {run["run_id"]: models[same] for run in runs if (same := run.get("same_as")) in models}
-    if as_json:
-        print_json([{**run, "model": models[run["run_id"]]} for run in runs])
-        return
-    from flows.metrics.formatting import format_model
-    from flows.reports.document import Table
 
-    if not runs:
-        console().print(f"no runs under {root} yet; begin one: `bessemer run RECIPE`", markup=False)
-        return
-    rows = [
-        (
-            run["run_id"],
-            f"{run['recipe_name']} {settings_of(run)}".rstrip(),
-            format_model(models[run["run_id"]]),
-            run["state"],
-            _format_stage_outcomes(run),
-        )
-        for run in runs
-    ]
-    columns = ("run", "recipe", "model", "state", "stages")
-    console().print(Table(columns, rows, texts=columns[1:]).rich())
+    def show(shown: "Console") -> None:
+        from flows.metrics.formatting import format_model
+        from flows.reports.document import Table
+
+        if not runs:
+            shown.print(f"no runs under {root} yet; begin one: `bessemer run RECIPE`", markup=False)
+            return
+        rows = [
+            (
+                run["run_id"],
+                f"{run['recipe_name']} {settings_of(run)}".rstrip(),
+                format_model(models[run["run_id"]]),
+                run["state"],
+                _format_stage_outcomes(run),
+            )
+            for run in runs
+        ]
+        columns = ("run", "recipe", "model", "state", "stages")
+        shown.print(Table(columns, rows, texts=columns[1:]).rich())
+
+    print_found([{**run, "model": models[run["run_id"]]} for run in runs], as_json, show)
 
 
 def _format_stage_outcomes(record: "RunData") -> str:
@@ -115,13 +118,13 @@ def compare(
             raise
         print(f"no page was written: {path.parent}: {error.strerror}; --output names another file", file=sys.stderr)
         path = None
-    if as_json:
-        print_json({**found, "page": str(path) if path else None})
-        return
-    shown = console()
-    document.print(shown)
-    if path is not None:
-        shown.print(f"page {path}", markup=False, soft_wrap=True)
+
+    def show(shown: "Console") -> None:
+        document.print(shown)
+        if path is not None:
+            shown.print(f"page {path}", markup=False, soft_wrap=True)
+
+    print_found({**found, "page": str(path) if path else None}, as_json, show)
 
 
 @runs.command()

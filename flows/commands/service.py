@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.common import DEFAULT_ROOT, CommandGroup, Json, Root, print_json
+from flows.commands.common import DEFAULT_ROOT, CommandGroup, Json, Root, print_found
 
 serve = typer.Typer(
     name="serve",
@@ -93,15 +93,9 @@ def status(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     files = ServiceFiles(root)
     pids = {process.name: process.pid() for process in (files.server, files.worker, files.keeper)}
     is_up = all(pid is not None for pid in pids.values())
-    if as_json:
-        print_json({**pids, "up": is_up, "ui": files.public_url() if pids["server"] is not None else None})
-    else:
-        for name, pid in pids.items():
-            typer.echo(f"{name:8}{f'runs, process {pid}' if pid is not None else 'does not run'}")
-        typer.echo(
-            f"ui      {files.public_url()}"
-            if pids["server"] is not None
-            else f"`bessemer serve start --root {root}` starts them"
-        )
+    address = files.public_url() if pids["server"] is not None else None
+    lines = [f"{name:8}{'does not run' if pid is None else f'runs, process {pid}'}" for name, pid in pids.items()]
+    lines.append(f"ui      {address}" if address else f"`bessemer serve start --root {root}` starts them")
+    print_found({**pids, "up": is_up, "ui": address}, as_json, lambda _: typer.echo("\n".join(lines)))
     if not is_up:
         raise typer.Exit(1)

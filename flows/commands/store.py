@@ -17,7 +17,6 @@ from flows.commands.common import (
     Yes,
     console,
     print_found,
-    print_json,
     share,
 )
 
@@ -117,12 +116,13 @@ def accept(
     chosen = open_recipe(recipe, root, settings or (), share(limit))
     if undo:
         path = accepting.undo_accept(chosen, root, stage)
-        typer.echo(f"undone: {path} is deleted, the stage will be built again")
+        sentence = f"undone: {path} is deleted, the stage will be built again"
+        print_found({"undone": str(path)}, as_json, lambda _: typer.echo(sentence))
         return
+    shown = console(stderr=as_json)
     written: list[dict[str, object]] = []
     for alias in accepting.propose_aliases(chosen, root, stage, because):
-        if not as_json:
-            _print_proposal(alias, console())
+        _print_proposal(alias, shown)
         if not because:
             raise RecipeError(f'store accept {stage}: give a reason with --because "..."; it is kept with your name')
         if as_json and not yes:
@@ -132,10 +132,8 @@ def accept(
             raise typer.Exit(1)
         path = accepting.accept(root, alias, whatever_changed=whatever_changed)
         written.append({**vars(alias), "alias": str(path)})
-        if not as_json:
-            typer.echo(f"accepted by {alias.who}: {path}\n")
-    if as_json:
-        print_json(written)
+        typer.echo(f"accepted by {alias.who}: {path}\n", err=as_json)
+    print_found(written, as_json)
 
 
 @store.command()
@@ -173,21 +171,14 @@ def gc(
         unfinished_days=unfinished_days,
         say=lambda sentence: console(stderr=True).print(sentence, markup=False),
     )
-    values = {**asdict(removal), "bytes": removal.bytes}
-    if as_json and (dry_run or not yes):
-        print_json(values)
-        return
-    if not as_json:
-        console().print(_describe(removal), markup=False)
-    if dry_run or not (removal.artifacts or removal.works or removal.left):
-        return
-    if not (yes or typer.confirm("delete them?")):
-        raise typer.Exit(1)
-    freed = delete(root, removal)
-    if as_json:
-        print_json(values)
-    else:
-        console().print(f"deleted {len(removal.artifacts)} artifacts, {freed / 1e6:,.1f} MB", markup=False)
+    shown = console(stderr=as_json)
+    shown.print(_describe(removal), markup=False)
+    if (removal.artifacts or removal.works or removal.left) and not dry_run and (yes or not as_json):
+        if not (yes or typer.confirm("delete them?")):
+            raise typer.Exit(1)
+        freed = delete(root, removal)
+        shown.print(f"deleted {len(removal.artifacts)} artifacts, {freed / 1e6:,.1f} MB", markup=False)
+    print_found({**asdict(removal), "bytes": removal.bytes}, as_json)
 
 
 def _describe(removal: Any) -> str:

@@ -1,9 +1,11 @@
 """The command line itself: its version, its help, its groups, and options that hold for every command."""
 
+import json
 import os
 import subprocess
 import sys
 import tomllib
+import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,6 +124,12 @@ def test_a_shell_completes_commands(typed: str, completed: set[str]):
     words = [str(Path(sys.executable).with_name("bessemer"))]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     assert (completed <= set(done.stdout.split()), done.stderr) == (True, "")
+
+
+def test_a_list_of_runs_is_json_beside_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(webbrowser, "open", lambda page: True)
+    shown = CliRunner().invoke(app, ["runs", "list", "--open", "--json", "--root", str(tmp_path)])
+    assert (shown.exit_code, json.loads(shown.stdout)) == (0, [])
 
 
 def test_a_command_of_a_group_is_found_without_it():

@@ -6,7 +6,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from flows.planning.explain import forecast_stages
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
@@ -68,10 +70,11 @@ def test_an_accepted_artifact_is_what_a_run_goes_on_from(
     assert (artifact.outcome, artifact.identity, artifact.content) == ("accepted", existing.identity, existing.content)
 
 
-def test_a_word_can_be_taken_back(recipe: Recipe, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_can_be_taken_back(recipe: Recipe, foundry: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "ftfy", "2099.1")
     path = accept_one(recipe, root, "clean")
-    assert undo_accept(recipe, root, "clean") == path
+    words = ["store", "accept", "clean", str(foundry / "foundry.toml"), "--undo", "--json", "--root", str(root)]
+    assert json.loads(CliRunner().invoke(app, words).stdout) == {"undone": str(path)}
     assert outcomes(recipe, root)[1][0] == "build"
     with pytest.raises(InputError, match="nothing was undone"):
         undo_accept(recipe, root, "clean")

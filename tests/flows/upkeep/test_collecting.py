@@ -243,6 +243,8 @@ def test_the_command_says_before_it_removes(root: Root) -> None:
     assert "chunk/c1" in root.names()
     assert CliRunner().invoke(app, [*words, "--yes"]).exit_code == 0
     assert "chunk/c1" not in root.names()
+    for more in ((), ("--yes",), ("--dry-run",)):
+        assert json.loads(CliRunner().invoke(app, [*words, "--json", *more]).stdout)["artifacts"] == []
 
 
 def test_the_current_model_and_what_undoing_leads_to_keep_all_that_they_need(root: Root) -> None:
