@@ -8,7 +8,6 @@ from flows.planning.cost_model import (
     GIVEN,
     THIS,
     UNKNOWNS,
-    Accelerator,
     Shape,
     Training,
     check_solvable,
@@ -18,6 +17,7 @@ from flows.planning.cost_model import (
     solve,
 )
 from flows.planning.values import TrainingEstimate, Work
+from model.config.accelerators import Accelerator
 from model.config.network import NetworkConfig
 from model.config.train import TrainConfig
 from model.errors import RecipeError

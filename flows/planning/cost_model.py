@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from flows.metrics.formatting import format_bytes
 from flows.recipe.schema import Recipe
+from model.config.accelerators import ACCELERATORS, Accelerator
 from model.config.network import GPTConfig, NetworkConfig
 from model.config.train import TrainConfig
 from model.errors import RecipeError
@@ -297,32 +298,6 @@ def memory_hint(memory: "RankMemory") -> str:
     if memory.activations and memory.at_least - memory.activations < memory.activations:
         return "Lower train.micro_batch_rows or train.model.context, or set train.recompute = true;"
     return "Choose a smaller train.model, or devices with more memory;"
-
-
-@dataclass(frozen=True)
-class Accelerator:
-    """One device: peak dense (not sparse) FLOP/s in `arithmetic`, and bytes of memory."""
-
-    name: str
-    peak_flops: float
-    memory_bytes: float
-    source: str
-    arithmetic: str = "bfloat16"
-
-
-ACCELERATORS = {
-    device.name: device
-    for device in (
-        Accelerator("v100", 125e12, 32e9, "NVIDIA V100 data sheet (2020), SXM2 32 GB", "float16"),
-        Accelerator("a100", 312e12, 80e9, "NVIDIA A100 data sheet (2021), SXM 80 GB"),
-        Accelerator("a100-40gb", 312e12, 40e9, "NVIDIA A100 data sheet (2020), 40 GB"),
-        Accelerator("h100", 989e12, 80e9, "NVIDIA H100 data sheet (2023), SXM, half of the sparse figure"),
-        Accelerator("h200", 989e12, 141e9, "NVIDIA H200 data sheet (2024), SXM, half of the sparse figure"),
-        Accelerator("tpu-v4", 275e12, 32e9, "Jouppi et al. 2023, table 4"),
-        Accelerator("tpu-v5e", 197e12, 16e9, "Google Cloud documentation, TPU v5e"),
-        Accelerator("tpu-v5p", 459e12, 95e9, "Google Cloud documentation, TPU v5p"),
-    )
-}
 
 
 def find_accelerator(name: str) -> Accelerator:

@@ -5,11 +5,11 @@ all messages as if nothing were computed meanwhile. It ranks layouts and is no f
 alone; the cheapest are started dry (`model/engines/dry_layout.py`), which says whether they fit."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from flows.planning.cost_model import Accelerator, network_of
+from flows.planning.cost_model import network_of
 from flows.recipe.schema import Recipe
+from model.config.accelerators import Accelerator
 from model.config.network import NetworkConfig
 from model.config.rules import check_consistency
 from model.config.train import TrainConfig
@@ -37,26 +37,6 @@ MOST_STARTS = 4
 """Layouts that are started dry, each in seconds."""
 
 
-@dataclass(frozen=True)
-class Speeds:
-    """Bytes/s that a device sends."""
-
-    link: float
-    """To the others of its machine: half of what is stated for both directions of NVLink."""
-    network: float
-    """To other machines: its share of the network of the maker's machine."""
-
-
-SPEEDS = {
-    "v100": Speeds(150e9, 6.25e9),
-    "a100": Speeds(300e9, 25e9),
-    "a100-40gb": Speeds(300e9, 25e9),
-    "h100": Speeds(450e9, 50e9),
-    "h200": Speeds(450e9, 50e9),
-}
-"""NVIDIA's data sheets of the devices, and of DGX-1 (4 x 100 Gb/s), DGX A100 (8 x 200) and DGX H100 (8 x 400)."""
-
-
 def search_layouts(
     network: NetworkConfig, train: TrainConfig, device: Accelerator, devices: int
 ) -> "tuple[list[TriedLayout], str]":
@@ -64,7 +44,7 @@ def search_layouts(
     why some were not tried; RecipeError for devices without known links."""
     from model.engines.dry_layout import dry_layout
 
-    if device.name not in SPEEDS:
+    if device.links is None:
         raise RecipeError(
             f"estimate --layout: the speed of messages between devices of {device.name} is not known here; name an"
             f" accelerator on which the trainer runs: --hardware v100, a100, h100 or h200"
@@ -134,12 +114,13 @@ def step_seconds(network: NetworkConfig, train: TrainConfig, layout: "DryLayout"
 
 def _message_seconds(train: TrainConfig, messages: "Messages", device: Accelerator) -> float:
     """Return the time of messages: in a ring a rank sends all that it gathers or divides, and twice what it sums."""
-    speeds = SPEEDS[device.name]
-    data = speeds.link if train.tensor_parallel * train.data_parallel <= MACHINE else speeds.network
+    links = device.links
+    assert links is not None, "`search_layouts` refuses a device without known links"
+    data = links.machine if train.tensor_parallel * train.data_parallel <= MACHINE else links.network
     return (
         (messages.all_gather + messages.reduce_scatter + 2 * messages.sums) / data
-        + 2 * messages.tensor_sums / (speeds.link if train.tensor_parallel <= MACHINE else speeds.network)
-        + messages.sends / speeds.network
+        + 2 * messages.tensor_sums / (links.machine if train.tensor_parallel <= MACHINE else links.network)
+        + messages.sends / links.network
     )
 
 

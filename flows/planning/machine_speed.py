@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from flows.planning.cost_model import THIS, Accelerator
+from flows.planning.cost_model import THIS
+from model.config.accelerators import Accelerator
 from model.config.fields import Dtype
 from model.config.machine import machine_memory
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config, read_network_config
@@ -34,7 +35,7 @@ def measured_processor() -> Accelerator:
     with fastest_products():
         rate = _best_rate(lambda: torch.mm(left, right), 2.0 * MATRIX_SIZE**3)
     source = f"measured: products of {MATRIX_SIZE} x {MATRIX_SIZE}, {torch.get_num_threads()} threads"
-    return Accelerator(THIS, rate, float(machine_memory()), source, "float32")
+    return Accelerator(THIS, {"float32": rate}, float(machine_memory()), source, "float32")
 
 
 def _best_rate(work: Callable[[], object], flops: float) -> float:

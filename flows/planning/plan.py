@@ -16,7 +16,6 @@ from flows.planning.calculator import PlanOptions, estimate_training, estimate_w
 from flows.planning.cost_model import (
     THIS,
     TOKENS_PER_PARAMETER,
-    Accelerator,
     Shape,
     Training,
     effective_tokens,
@@ -41,6 +40,7 @@ from flows.planning.values import (
 )
 from flows.recipe.schema import Recipe
 from flows.reports.document import Table
+from model.config.accelerators import Accelerator
 from model.config.machine import machine_memory
 from model.config.network import NetworkConfig
 from model.engines.sizes import whole_sizes
@@ -349,7 +349,7 @@ def _measure_this_machine(recipe: Recipe, network: NetworkConfig) -> Accelerator
     train = recipe.train
     step = measured_step(network, train.rows_at_once, train.threads, train.dtype)
     source = f"measured: {step.tokens_per_second:,.0f} tokens/s, {train.threads} threads"
-    return Accelerator(THIS, step.flops, float(machine_memory()), source, train.dtype)
+    return Accelerator(THIS, {train.dtype: step.flops}, float(machine_memory()), source, train.dtype)
 
 
 def _optimal_sizes(recipe: Recipe, mixture: MixtureEstimate, given: Training, days: float | None) -> OptimalSizes:

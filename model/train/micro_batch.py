@@ -19,6 +19,7 @@ import torch
 
 from model.checkpoint.run_folder import MICRO_BATCH
 from model.checksummed_json import read_sealed, write_sealed
+from model.config.accelerators import ACCELERATORS
 from model.config.machine import machine_memory
 from model.config.train import TrainConfig, TrainerRun
 from model.data.dataset import SequenceReader
@@ -41,14 +42,6 @@ DECIDED_FOR = "decided_for"
 
 SHARE_OF_MACHINE = 0.8
 """Share of the memory of machine or device that a training may use where `train.memory_limit` is not set."""
-
-DATA_SHEETS = {
-    "H200": {"bfloat16": 989e12, "float16": 989e12, "tf32": 495e12, "float32": 67e12},
-    "H100": {"bfloat16": 989e12, "float16": 989e12, "tf32": 495e12, "float32": 67e12},
-    "A100": {"bfloat16": 312e12, "float16": 312e12, "tf32": 156e12, "float32": 19.5e12},
-    "V100": {"float16": 125e12, "float32": 15.7e12},
-}
-"""FLOP/s of dense matrix products in NVIDIA's data sheets of the SXM modules, by part of the device's name."""
 
 
 def resolve_micro_batch_rows(
@@ -250,4 +243,4 @@ def peak_flops(train: TrainConfig, device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    return next((sheet.get(train.dtype) for known, sheet in DATA_SHEETS.items() if known in name), None)
+    return next((one.flops.get(train.dtype) for one in ACCELERATORS.values() if one.name.upper() in name), None)
