@@ -150,8 +150,7 @@ def _published(out: Path, identity: str, log: Callable[[str], None]) -> Finetune
         found = describe_model(out).get(FINETUNED)
     if found is None or found["identity"] != identity:
         raise InputError(
-            f"{out} exists and is not the result of this model and this task file. Give another folder with --out, or"
-            f" remove it"
+            f"{out} exists and is not the result of this model and these settings. Give another folder, or remove it"
         )
     log(f"{out} exists already, made from the same model, examples and settings; nothing to do")
     return found
