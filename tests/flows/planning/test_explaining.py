@@ -1,4 +1,4 @@
-"""What `explain` foretells is what a run then does, and nothing is built by asking."""
+"""`explain` predicts what a run then does, and builds nothing."""
 
 import json
 from pathlib import Path
