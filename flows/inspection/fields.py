@@ -18,7 +18,7 @@ ID_NAMES = ("id", "_id", "doc_id", "docid", "uuid", "uid", "guid", "key")
 KNOWN_NAME_SHARE = 0.3
 """A field with a customary name is the text if its mean length is at least this share of the longest field's."""
 
-SHORTEST_CHARS = 40
+SHORTEST_BYTES = 40
 """UTF-8 bytes below which no language is identified, because a guess from few words is unreliable."""
 
 SNIFFED_CHARS = 2000
@@ -63,7 +63,7 @@ def conversation_size(record: Mapping[str, Any]) -> int:
 
 def count_languages(texts: Iterable[str]) -> Counter[str]:
     """Count texts by ISO 639-1 code, without texts that are too short."""
-    enough = (text for text in map(str.strip, texts) if len(text.encode()) >= SHORTEST_CHARS)
+    enough = (text for text in map(str.strip, texts) if len(text.encode()) >= SHORTEST_BYTES)
     return Counter(str(_identifier().classify(text[:SNIFFED_CHARS])[0]) for text in enough)
 
 

@@ -40,7 +40,7 @@ UTF8_SHARE = 0.7
 """Share of the bytes outside ASCII that are valid UTF-8, from which the text is left to ftfy."""
 
 SAMPLE_BYTES = 1 << 15
-"""Characters of a text in which encodings are compared."""
+"""Bytes of a text in which encodings are compared."""
 
 _LONGEST_RUN, _FEWEST_PAIRS, _PAIR_SHARE, _FEWEST_HIGH = 4, 3, 0.25, 4
 _FIRST_EXTENDED, _LAST_EXTENDED = 0x100, 0x24F

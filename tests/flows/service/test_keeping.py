@@ -1,4 +1,4 @@
-"""What ends without being asked to is started again, at once, and ever more patiently where it keeps ending."""
+"""Parts of the service that end by themselves are started again: at once, then after longer pauses."""
 
 from flows.service.keeper import MAX_PAUSE, STEADY_SECONDS, Backoff
 
