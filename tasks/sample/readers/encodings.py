@@ -89,7 +89,10 @@ def _by_text(sample: bytes) -> str | None:
         return None
     least = costs[best] + LEAST_MARGIN + MARGIN_PER_BYTE * high
     rivals = [codec for codec, cost in costs.items() if codec != best and cost < least]
-    return best if all(sample.decode(codec, errors="replace") == text for codec in rivals) else None
+    if any(sample.decode(codec, errors="replace") != text for codec in rivals):
+        return None
+    # A rare character after the sample may be of GB 18030 alone, which reads all of GBK alike.
+    return "gb18030" if best == "gbk" else best
 
 
 def _cost_of_lines(cost: Callable[[npt.NDArray[np.uint8]], float], lines: list[npt.NDArray[np.uint8]]) -> float:

@@ -58,6 +58,14 @@ def test_a_file_in_a_legacy_encoding_is_decoded_by_its_text_or_its_mark(tmp_path
     assert found.encoding is not None
 
 
+def test_chinese_text_with_a_rare_character_is_read_as_gb18030(tmp_path):
+    path = tmp_path / "a.txt"
+    text = f"{CHINESE}\n" * 20 + "他姓𠮷。"
+    path.write_bytes(text.encode("gb18030"))
+    (found,) = read(path)
+    assert (found.text, found.encoding) == (text, "gb18030")
+
+
 @pytest.mark.parametrize(("encoding", "text"), TEXTS)
 def test_so_are_the_lines_of_a_jsonl_file(tmp_path, encoding, text):
     path = tmp_path / "a.jsonl"
@@ -119,7 +127,7 @@ def test_a_line_that_does_not_decode_is_rejected_alone_with_line_and_byte(tmp_pa
     first, bad, last = read(path)
     assert first.text == last.text == CHINESE
     assert bad.byte == len(good) + 10
-    assert bad.reason == f"not gbk at byte {bad.byte}, line 2"
+    assert bad.reason == f"not gb18030 at byte {bad.byte}, line 2"
     (whole,) = read_as_text(path)
     assert whole.reason == bad.reason
 
@@ -127,7 +135,7 @@ def test_a_line_that_does_not_decode_is_rejected_alone_with_line_and_byte(tmp_pa
 def read_as_text(path: Path) -> list:
     file = InputFile("s", path, path.name, "text", None, path.stat().st_size)
     return list(
-        read_records(file, Source(name="s", paths=(str(path),), weight=1, encoding="gbk"), 0, lambda count: None)
+        read_records(file, Source(name="s", paths=(str(path),), weight=1, encoding="gb18030"), 0, lambda count: None)
     )
 
 
