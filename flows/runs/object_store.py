@@ -8,6 +8,7 @@ from typing import Any
 
 from model.digests import digest_file
 from model.errors import IntegrityError
+from tasks.artifacts.lease import LEASE_SECONDS
 from tasks.artifacts.manifest import read_manifest
 from tasks.artifacts.remote.artifacts import PARTS, manifest_key, part_key, parts_prefix, stored_manifest, withdraw
 from tasks.artifacts.remote.attach import root_of, store_of
@@ -18,8 +19,6 @@ from tasks.artifacts.remote.partial_builds import CHECKPOINTS, UNFINISHED, check
 from tasks.artifacts.workspace import FileRecord
 
 ASIDE = "aside"
-
-LEASE_SECONDS = 60.0
 
 Place = tuple[str, str]
 """Stage and identity."""

@@ -23,7 +23,7 @@ from model.errors import BessemerError, Infra, InputError, IntegrityError
 from model.files import DISK_FULL, NOT_WRITABLE
 from tasks.artifacts.artifact import ACCEPTED, BUILT, Artifact, manifest_of
 from tasks.artifacts.identity import Identity, library_versions
-from tasks.artifacts.lease import LEASE_SECONDS, Lease, build_lease, is_held
+from tasks.artifacts.lease import LEASE_SECONDS, FolderLease, build_lease, is_held
 from tasks.artifacts.limits import Limits
 from tasks.artifacts.manifest import HINT, MANIFEST, parent_problem, rows_by_table
 from tasks.artifacts.publish import FORCED, compare, make_manifest
@@ -258,7 +258,7 @@ def _build_alone(
     run: Run,
     cause: str,
     existing: Artifact | None,
-    lease: Lease,
+    lease: FolderLease,
     forced: bool,
     limits: Limits,
 ) -> Artifact:

@@ -17,21 +17,18 @@ import platform
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 from model.checksummed_json import BrokenSeal, seal, unseal
 from model.digests import digest_bytes
 
 LEASE_SECONDS = 60.0
 """Silence after which a lease is taken over from its holder."""
-
-BEATS_PER_LEASE = 12
-
-POLL_SECONDS = (0.005, 0.2)
-"""Pauses between two polls of another holder's lease: the first, from which they grow by half, and the longest."""
 
 _BEAT_BYTES = 12
 
@@ -55,49 +52,164 @@ class Holder(Process):
     since: str
 
 
-class Lease:
-    """A held lease; made by `build_lease`."""
+@dataclass(frozen=True)
+class Grant:
+    """The latest grant of a lease, as its store has it."""
 
-    def __init__(self, folder: Path, number: int, token: str, handle: int, seconds: float) -> None:
-        self.token = f"{number:06d}-{token}"
-        self._folder = folder
-        self._number = number
-        self._handle = handle
-        self._done = threading.Event()
-        self._renewer = threading.Thread(target=self._renew, args=(seconds / BEATS_PER_LEASE,), daemon=True)
-        self._renewer.start()
+    number: int
+    """0 if there was none."""
+    record: object
+    """What changes with each heartbeat; None where there is none, or a later grant has deleted it."""
+    holder: Holder | None = None
+    """None also where the record is damaged or not written yet."""
+    is_released: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """Return whether the holder released the lease, or is a dead process of this machine."""
+        return self.record is None or self.is_released or is_known_dead(self.holder)
+
+    def describe(self) -> str:
+        """Return the holder in words."""
+        if self.holder is None:
+            return "another process, which has just begun or whose lease is damaged"
+        return f"process {self.holder['pid']} on {self.holder['host']} since {self.holder['since']}"
+
+
+class Lease(ABC):
+    """A lease whose grants are in a store: a folder, or an object store (`tasks/artifacts/remote/leases.py`)."""
+
+    beats: int
+    """Heartbeats within the time after which others take over."""
+    pauses: tuple[float, float]
+    """Seconds between two polls of another holder's lease: the first, from which they grow by half, and the longest."""
+
+    @abstractmethod
+    def latest(self) -> Grant:
+        """Return the latest grant."""
+
+    @abstractmethod
+    def _take(self, number: int) -> bool:
+        """Create the grant of this number and delete old ones but the previous; return False if another process has
+        the number."""
+
+    @abstractmethod
+    def _renew(self, beat: int) -> None:
+        """Write the heartbeat counter. A store may refuse once; the next beat comes within the lease's time."""
+
+    @abstractmethod
+    def _release(self) -> None: ...
+
+    @contextmanager
+    def hold(self, on_wait: Callable[[str], None], seconds: float, on_alive: Callable[[str], None]) -> Iterator[Self]:
+        """Hold the lease, after waiting for its present holder as `build_lease` says, and renew it in a thread."""
+        self._acquire(on_wait, seconds, on_alive)
+        done = threading.Event()
+
+        def renew() -> None:
+            beat = 0
+            while not done.wait(seconds / self.beats):
+                beat += 1
+                self._renew(beat)
+
+        renewer = threading.Thread(target=renew, daemon=True)
+        renewer.start()
+        try:
+            yield self
+        finally:
+            done.set()
+            renewer.join()
+            self._release()
+
+    def _acquire(self, on_wait: Callable[[str], None], seconds: float, on_alive: Callable[[str], None]) -> None:
+        seen, since, reported, alive = None, time.monotonic(), False, False
+        pause, longest = self.pauses
+        while True:
+            grant = self.latest()
+            renewed = seen not in (None, grant)
+            if grant != seen:
+                seen, since = grant, time.monotonic()
+            if grant.is_free or time.monotonic() - since > seconds:
+                if self._take(grant.number + 1):
+                    return
+                continue
+            if not reported:
+                on_wait(grant.describe())
+                reported = True
+            if not alive and (renewed or is_known_alive(grant.holder)):
+                on_alive(grant.describe())
+                alive = True
+            time.sleep(pause)
+            pause = min(1.5 * pause, longest, max(seconds / self.beats, self.pauses[0]))
+
+
+class FolderLease(Lease):
+    """A lease whose grants are files in a folder."""
+
+    beats, pauses = 12, (0.005, 0.2)
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._number, self._handle, self.token = folder, 0, -1, ""
+
+    def latest(self) -> Grant:
+        """Return the latest grant."""
+        number = _latest(self._folder)
+        try:
+            record = (self._folder / f"{number}.lease").read_bytes()
+        except FileNotFoundError:
+            return Grant(number, None)
+        return Grant(number, record, _holder(record), record.startswith(_state(_RELEASED)))
 
     def is_lost(self) -> bool:
         """Return whether another builder took the lease over, which only happens to a suspended holder."""
         return _latest(self._folder) != self._number
 
-    def release(self) -> None:
-        """Release the lease."""
-        self._done.set()
-        self._renewer.join()
+    def _take(self, number: int) -> bool:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"{number}.lease"
+        holder: Holder = {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            return False
+        try:
+            # A holder that is killed before this write is unknown, and waited for like one of another machine.
+            os.pwrite(handle, _state("0") + seal(holder), 0)
+        except OSError:
+            path.unlink(missing_ok=True)
+            os.close(handle)
+            raise
+        for old in self._folder.glob("*.lease"):
+            # The previous grant stays: a listing while one name is deleted and the next created may show neither.
+            if int(old.stem) < number - 1:
+                old.unlink(missing_ok=True)
+        if _latest(self._folder) != number:
+            # Numbers far behind are free again: this process worked from an old listing.
+            path.unlink(missing_ok=True)
+            os.close(handle)
+            return False
+        self._number, self._handle, self.token = number, handle, f"{number:06d}-{secrets.token_hex(4)}"
+        return True
+
+    def _renew(self, beat: int) -> None:
+        with suppress(OSError):
+            os.pwrite(self._handle, _state(f"{beat}"), 0)
+
+    def _release(self) -> None:
         os.pwrite(self._handle, _state(_RELEASED), 0)
         os.close(self._handle)
-
-    def _renew(self, pause: float) -> None:
-        beat = 0
-        while not self._done.wait(pause):
-            beat += 1
-            # A file system over a network may refuse once; the next beat comes within the lease's time.
-            with suppress(OSError):
-                os.pwrite(self._handle, _state(f"{beat}"), 0)
 
 
 def ignore(sentence: str) -> None:
     """Do nothing: the callback of leases that report no waits."""
 
 
-@contextmanager
 def build_lease(
     folder: Path,
     on_wait: Callable[[str], None],
     seconds: float = LEASE_SECONDS,
     on_alive: Callable[[str], None] = ignore,
-) -> Iterator[Lease]:
+) -> AbstractContextManager[FolderLease]:
     """Hold the lease in `folder`, after waiting for its present holder.
 
     `on_wait` is called once with a description of the holder ("process 4711 on host since 12:30:01") if there is one,
@@ -105,19 +217,12 @@ def build_lease(
     holder that died with its machine is only recognised by its silence, so a caller that does not want to wait for a
     live one raises in `on_alive`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    lease = _acquire(folder, on_wait, seconds, on_alive)
-    try:
-        yield lease
-    finally:
-        lease.release()
+    return FolderLease(folder).hold(on_wait, seconds, on_alive)
 
 
 def is_held(folder: Path) -> bool:
     """Return whether the lease is held: not released, and its holder not known to be dead."""
-    number = _latest(folder)
-    record = _read(folder, number) if number else None
-    return record is not None and not _is_free(record)
+    return not FolderLease(folder).latest().is_free
 
 
 def is_alive(folder: Path, seconds: float = LEASE_SECONDS) -> bool:
@@ -144,64 +249,9 @@ class _AliveError(Exception):
     """Ends a wait for a lease."""
 
 
-def _acquire(folder: Path, on_wait: Callable[[str], None], seconds: float, on_alive: Callable[[str], None]) -> Lease:
-    seen, since, reported, alive = None, time.monotonic(), False, False
-    pause, longest = POLL_SECONDS
-    while True:
-        number = _latest(folder)
-        record = _read(folder, number) if number else None
-        renewed = False
-        if (number, record) != seen:
-            renewed = seen is not None
-            seen, since = (number, record), time.monotonic()
-        if record is None or _is_free(record) or time.monotonic() - since > seconds:
-            lease = _grant(folder, number + 1, seconds)
-            if lease is not None:
-                return lease
-            continue
-        if not reported:
-            on_wait(_describe(record))
-            reported = True
-        if not alive and (renewed or is_known_alive(_holder(record))):
-            on_alive(_describe(record))
-            alive = True
-        time.sleep(pause)
-        pause = min(1.5 * pause, longest, seconds / BEATS_PER_LEASE)
-
-
 def _latest(folder: Path) -> int:
     """Return the number of the latest grant; 0 if there was none."""
     return max((int(path.stem) for path in folder.glob("*.lease")), default=0)
-
-
-def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
-    """Take the number unless another process has it, and delete old grants.
-
-    The previous grant stays: a listing of the folder while one name is deleted and the next created may show neither.
-    """
-    token = secrets.token_hex(4)
-    holder: Holder = {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-    record = _state("0") + seal(holder)
-    try:
-        handle = os.open(folder / f"{number}.lease", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except FileExistsError:
-        return None
-    try:
-        # A holder that is killed before this write is unknown, and waited for like one of another machine.
-        os.pwrite(handle, record, 0)
-    except OSError:
-        (folder / f"{number}.lease").unlink(missing_ok=True)
-        os.close(handle)
-        raise
-    for old in folder.glob("*.lease"):
-        if int(old.stem) < number - 1:
-            old.unlink(missing_ok=True)
-    if _latest(folder) != number:
-        # Numbers far behind are free again: this process worked from an old listing.
-        (folder / f"{number}.lease").unlink(missing_ok=True)
-        os.close(handle)
-        return None
-    return Lease(folder, number, token, handle, seconds)
 
 
 def _state(word: str) -> bytes:
@@ -212,19 +262,6 @@ def _state(word: str) -> bytes:
 
 
 _STATE_BYTES = len(_state("0"))
-
-
-def _read(folder: Path, number: int) -> bytes | None:
-    """Return the bytes of a grant's file; None if a later grant has deleted it."""
-    try:
-        return (folder / f"{number}.lease").read_bytes()
-    except FileNotFoundError:
-        return None
-
-
-def _is_free(record: bytes) -> bool:
-    """Return whether the holder released the lease, or is a dead process of this machine."""
-    return record.startswith(_state(_RELEASED)) or is_known_dead(_holder(record))
 
 
 def is_known_dead(holder: Process | None) -> bool:
@@ -273,13 +310,6 @@ def problem_of(record: bytes) -> str | None:
     except BrokenSeal as broken:
         return f"its holder is damaged: {broken}"
     return None
-
-
-def _describe(record: bytes) -> str:
-    holder = _holder(record)
-    if holder is None:
-        return "another process, which has just begun or whose lease is damaged"
-    return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
 
 
 def this_process() -> Process:

@@ -132,7 +132,7 @@ SABOTAGES = [
         "a lease that is not renewed",
         "tasks/artifacts/lease.py",
         '            os.pwrite(self._handle, _state(f"{beat}"), 0)\n',
-        "",
+        "            pass\n",
         LEASE,
     ),
     Sabotage(
