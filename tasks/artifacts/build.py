@@ -165,9 +165,9 @@ def build_artifact(
             )
         try:
             with report_waits(functools.partial(context.note, stage.name)):
-                artifact = _build(
-                    context, stage, identity, parents, run, FORCED if forced else miss.cause, forced, limits
-                )
+                artifact = _Build(
+                    context, stage, identity, parents, run, limits, FORCED if forced else miss.cause
+                ).under_lease()
         except OSError as error:
             raise _infrastructure_error(stage, context.root, error) from error
         except MemoryError as error:
@@ -215,104 +215,100 @@ def _existing_artifact(context: RunContext, identity: Identity) -> Artifact | No
     return replace(found, accepted_for=identity.key)
 
 
-def _build(
-    context: RunContext,
-    stage: Stage,
-    identity: Identity,
-    parents: Mapping[str, Artifact],
-    run: Run,
-    cause: str,
-    forced: bool,
-    limits: Limits,
-) -> Artifact:
-    """Build under the lease of the identity; a builder that lost its lease while it was suspended starts over."""
+@dataclass(frozen=True)
+class _Build:
+    """A build of an artifact that this run may have to make."""
 
-    def on_wait(holder: str) -> None:
-        context.note(identity.stage, f"waiting: {holder} builds the same identity {identity.key}")
+    context: RunContext
+    stage: Stage
+    identity: Identity
+    parents: Mapping[str, Artifact]
+    run: Run
+    limits: Limits
+    cause: str
+    """Why it is built; FORCED if the artifact is built again and compared."""
 
-    mirror = RemoteMirror.of(context.root)
-    while True:
-        with (
-            build_lease(context.root / "locks" / identity.key, on_wait, context.lease_seconds) as lease,
-            mirror.lease(identity.key, on_wait, context.lease_seconds),
-        ):
-            existing = _existing_artifact(context, identity)
-            if existing is not None and not forced:
-                return existing
+    def under_lease(self) -> Artifact:
+        """Build under the lease of the identity; a builder that lost its lease while it was suspended starts over."""
+        root, key, seconds = self.context.root, self.identity.key, self.context.lease_seconds
+
+        def on_wait(holder: str) -> None:
+            self._note(f"waiting: {holder} builds the same identity {key}")
+
+        mirror = RemoteMirror.of(root)
+        while True:
+            with build_lease(root / "locks" / key, on_wait, seconds) as lease, mirror.lease(key, on_wait, seconds):
+                existing = _existing_artifact(self.context, self.identity)
+                if existing is not None and self.cause != FORCED:
+                    return existing
+                try:
+                    return self._alone(existing, lease)
+                except Exception as error:
+                    if not lease.is_lost():
+                        raise
+                    shutil.rmtree(root / "work" / f"{self._work_name}.{lease.token}", ignore_errors=True)
+                    self._note(
+                        f"another builder took over while this one was suspended ({type(error).__name__}: {error})"
+                    )
+
+    def _alone(self, existing: Artifact | None, lease: FolderLease) -> Artifact:
+        root, identity, cause = self.context.root, self.identity, self.cause
+        _sweep(root)
+        folder, resumed = take_over(root / "work", self._work_name, lease.token)
+        # By a monotonic clock: nightly runs are planned by how long a stage took.
+        started, began = time.time(), time.monotonic()
+        mirror = RemoteMirror.of(root)
+        # A forced build takes nothing over from other machines.
+        unfinished = RemoteMirror(root, None) if cause == FORCED else mirror
+        with unfinished.sync_partial_build(
+            self.stage.name, identity.key, folder, self.stage.resume_files, lease.is_lost
+        ) as fetched:
+            if fetched:
+                self._note(f"{fetched} files of the unfinished build were fetched from the store")
+            resumed = resumed or fetched > 0
+            if resumed:
+                cause = f"{cause}; continued from the finished parts"
+            why = "" if cause == NONE_YET else f": {cause}"  # A first run would say it eight times.
+            self._note(f"building {identity.key[:12]}{why}")
+            advance = functools.partial(self.context.listener.progress, identity.stage)
+            workspace = Workspace(folder, advance, write_identity(folder, identity), self.limits)
+            workspace.clear_temporary()
+            report = self.run(workspace)
+        report.check_conservation(identity.stage)
+        report.check_rows(identity.stage, rows_by_table(workspace.records()).get(DOCUMENTS))
+        if DOCUMENTS in self.parents and report.sources:
+            report.check_taken_in(identity.stage, self.parents[DOCUMENTS].stage, self.parents[DOCUMENTS].report)
+        self.limits.check(report)
+        target = root / "artifacts" / identity.stage / identity.key
+        manifest = make_manifest(
+            identity,
+            self.parents,
+            workspace,
+            report,
+            started=started,
+            seconds=time.monotonic() - began,
+            resumed=resumed,
+            run_id=self.context.run_id,
+        )
+        if existing is not None:
             try:
-                return _build_alone(context, stage, identity, parents, run, cause, existing, lease, forced, limits)
-            except Exception as error:
-                if not lease.is_lost():
-                    raise
-                abandoned = f"{_build_name(identity, forced)}.{lease.token}"
-                shutil.rmtree(context.root / "work" / abandoned, ignore_errors=True)
-                lost = f"another builder took over while this one was suspended ({type(error).__name__}: {error})"
-                context.note(identity.stage, lost)
+                compared = compare(existing, manifest, workspace, target)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            if compared.cause != FORCED:
+                mirror.restore(compared)
+            return compared
+        if not mirror.publish(workspace, manifest, target):
+            self._note("another machine was first, with the same content: its artifact is used")
+        shutil.rmtree(folder, ignore_errors=True)
+        return Artifact.open(target, outcome=BUILT, cause=cause)
 
+    @property
+    def _work_name(self) -> str:
+        return f"{self.identity.key}.force" if self.cause == FORCED else self.identity.key
 
-def _build_alone(
-    context: RunContext,
-    stage: Stage,
-    identity: Identity,
-    parents: Mapping[str, Artifact],
-    run: Run,
-    cause: str,
-    existing: Artifact | None,
-    lease: FolderLease,
-    forced: bool,
-    limits: Limits,
-) -> Artifact:
-    _sweep(context.root)
-    folder, resumed = take_over(context.root / "work", _build_name(identity, forced), lease.token)
-    # By a monotonic clock: nightly runs are planned by how long a stage took.
-    started, began = time.time(), time.monotonic()
-    mirror = RemoteMirror.of(context.root)
-    # A forced build takes nothing over from other machines.
-    unfinished = RemoteMirror(context.root, None) if forced else mirror
-    with unfinished.sync_partial_build(stage.name, identity.key, folder, stage.resume_files, lease.is_lost) as fetched:
-        if fetched:
-            context.note(identity.stage, f"{fetched} files of the unfinished build were fetched from the store")
-        resumed = resumed or fetched > 0
-        if resumed:
-            cause = f"{cause}; continued from the finished parts"
-        why = "" if cause == NONE_YET else f": {cause}"  # A first run would say it eight times.
-        context.note(identity.stage, f"building {identity.key[:12]}{why}")
-        advance = functools.partial(context.listener.progress, identity.stage)
-        workspace = Workspace(folder, advance, write_identity(folder, identity), limits)
-        workspace.clear_temporary()
-        report = run(workspace)
-    report.check_conservation(identity.stage)
-    report.check_rows(identity.stage, rows_by_table(workspace.records()).get(DOCUMENTS))
-    if DOCUMENTS in parents and report.sources:
-        report.check_taken_in(identity.stage, parents[DOCUMENTS].stage, parents[DOCUMENTS].report)
-    limits.check(report)
-    target = context.root / "artifacts" / identity.stage / identity.key
-    manifest = make_manifest(
-        identity,
-        parents,
-        workspace,
-        report,
-        started=started,
-        seconds=time.monotonic() - began,
-        resumed=resumed,
-        run_id=context.run_id,
-    )
-    if existing is not None:
-        try:
-            compared = compare(existing, manifest, workspace, target)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        if compared.cause != FORCED:
-            mirror.restore(compared)
-        return compared
-    if not mirror.publish(workspace, manifest, target):
-        context.note(identity.stage, "another machine was first, with the same content: its artifact is used")
-    shutil.rmtree(folder, ignore_errors=True)
-    return Artifact.open(target, outcome=BUILT, cause=cause)
-
-
-def _build_name(identity: Identity, forced: bool) -> str:
-    return f"{identity.key}.force" if forced else identity.key
+    def _note(self, sentence: str) -> None:
+        self.context.note(self.identity.stage, sentence)
 
 
 def _sweep(root: Path) -> None:

@@ -124,8 +124,8 @@ SABOTAGES = [
     Sabotage(
         "no second look under the lease",
         "tasks/artifacts/build.py",
-        "            existing = _existing_artifact(context, identity)\n",
-        "            existing = None\n",
+        "                existing = _existing_artifact(self.context, self.identity)\n",
+        "                existing = None\n",
         RACES,
     ),
     Sabotage(
@@ -145,8 +145,8 @@ SABOTAGES = [
     Sabotage(
         "a late builder's error ends it",
         "tasks/artifacts/build.py",
-        "                if not lease.is_lost():\n                    raise\n",
-        "                raise\n",
+        "                    if not lease.is_lost():\n                        raise\n",
+        "                    raise\n",
         LATE,
     ),
     Sabotage(
