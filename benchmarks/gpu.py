@@ -35,9 +35,9 @@ try:
     from model.config.network import NetworkConfig, read_network_config
     from model.config.presets import PRESETS
     from model.config.train import TrainConfig
+    from model.engines.runtime import peak_flops
     from model.nn.factory import flops_per_token, make_network, parameter_count
     from model.objectives.synthetic import random_batch
-    from model.train.micro_batch import peak_flops
 except ModuleNotFoundError as missing:
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     raise SystemExit(

@@ -14,7 +14,8 @@ from flows.nightly.start import start_nightly
 from flows.planning.preconditions import start_run
 from flows.recipe.schema import Recipe
 from flows.reports.prefect.watcher import shown_run
-from flows.runs.lifecycle import FlowEnd, check_crashes, emit_run_event, end_of_flow, exit_when_run_ends
+from flows.runs.events import emit_run_event
+from flows.runs.lifecycle import FlowEnd, check_crashes, end_of_flow, exit_when_run_ends
 from flows.runs.pipeline import run_stages
 from flows.runs.record import RunData
 from tasks.prefect_tasks import TASKS

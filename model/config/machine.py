@@ -1,4 +1,4 @@
-"""The parts of a machine that decide the last bits of a training, found without loading PyTorch here."""
+"""A machine's memory, and the parts that decide the last bits of a training; found without loading PyTorch here."""
 
 import functools
 import hashlib
@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -255,3 +256,31 @@ def machine_memory() -> int:
         if file.is_file() and file.read_text().strip().isdigit():
             limits.append(int(file.read_text()))
     return min(limits)
+
+
+def resident_bytes() -> int:
+    """Return the bytes of memory that this process has now; on systems other than Linux its peak.
+
+    Without psutil, which the machines of `benchmarks/gpu.py` may lack.
+    """
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def reset_peak() -> None:
+    """Reset `peak_bytes` where the system can; elsewhere the peak stays that of the whole process."""
+    references = Path("/proc/self/clear_refs")
+    if references.exists() and os.access(references, os.W_OK):
+        references.write_text("5")
+
+
+def peak_bytes() -> int:
+    """Return the peak memory of this process since `reset_peak`, in bytes."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from model.config.accelerators import ACCELERATORS
 from model.config.fields import Dtype
 from model.config.options import LossScaleConfig
 from model.config.train import TrainConfig
@@ -210,6 +211,19 @@ def training_device(config: TrainConfig) -> torch.device:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
+
+
+def peak_flops(train: TrainConfig, device: torch.device) -> float | None:
+    """Return the peak FLOP/s of one rank's device in the type of its products; None for a CPU or an unknown device.
+
+    They are the base of MFU (model FLOPs utilization, Chowdhery et al. 2022, PaLM, appendix B).
+    A CPU's speed as measured before the first step is no upper bound: other processes use it too, its clock changes,
+    and products of other shapes are faster. Utilization relative to such a peak exceeded 100%.
+    """
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((one.flops.get(train.dtype) for one in ACCELERATORS.values() if one.name.upper() in name), None)
 
 
 def move_batch(batch: Any, device: torch.device) -> Any:

@@ -6,6 +6,7 @@ from model.checkpoint.metrics import recent_loss
 from model.checkpoint.run_folder import lasting_steps
 from model.checkpoint.state import AttemptState, CheckpointState
 from model.checkpoint.writer import CheckpointWriter
+from model.config.machine import resident_bytes
 from model.distributed.messages import EventName
 from model.engines.base import StepResult
 from model.engines.runtime import LossScale
@@ -13,7 +14,6 @@ from model.errors import Infra, Paused
 from model.guard.detection import Divergence
 from model.guard.guard import Guard
 from model.train.loop import Attempt, Callback, Step
-from model.train.micro_batch import resident_bytes
 from model.train.validation import LiveSample, Validation, validation_interval
 
 

@@ -1,15 +1,10 @@
-"""Find the micro-batch size for `micro_batch_rows = "auto"`, and measure memory and the peak FLOP/s of devices.
+"""Find the micro-batch size for `micro_batch_rows = "auto"`: the largest share of a batch that fits into memory.
 
-The size is the largest share of a batch that fits into memory. It is found before the first step and stored in the
-run's folder, because a resumed run must use the same: other micro-batches add the same gradients in another order,
-which changes the last bits.
-
-Peak FLOP/s are the base of MFU (model FLOPs utilization, Chowdhery et al. 2022, PaLM, appendix B).
+It is found before the first step and stored in the run's folder, because a resumed run must use the same: other
+micro-batches add the same gradients in another order, which changes the last bits.
 """
 
 import gc
-import os
-import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,8 +14,7 @@ import torch
 
 from model.checkpoint.run_folder import MICRO_BATCH
 from model.checksummed_json import read_sealed, write_sealed
-from model.config.accelerators import ACCELERATORS
-from model.config.machine import machine_memory
+from model.config.machine import machine_memory, peak_bytes, reset_peak, resident_bytes
 from model.config.train import TrainConfig, TrainerRun
 from model.data.dataset import SequenceReader
 from model.digests import digest_bytes
@@ -204,43 +198,3 @@ def _reset(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
     else:
         reset_peak()
-
-
-def resident_bytes() -> int:
-    """Return the bytes of memory that this process has now; on systems other than Linux its peak.
-
-    Without psutil, which the machines of `benchmarks/gpu.py` may lack.
-    """
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def reset_peak() -> None:
-    """Reset `peak_bytes` where the system can. Sizes are tried in rising order, so elsewhere the peak is the last."""
-    references = Path("/proc/self/clear_refs")
-    if references.exists() and os.access(references, os.W_OK):
-        references.write_text("5")
-
-
-def peak_bytes() -> int:
-    """Return the peak memory of this process since `reset_peak`, in bytes."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def peak_flops(train: TrainConfig, device: torch.device) -> float | None:
-    """Return the peak FLOP/s of one rank's device in the type of its products; None for a CPU or an unknown device.
-
-    A CPU's speed as measured before the first step is no upper bound: other processes use it too, its clock changes,
-    and products of other shapes are faster. Utilization relative to such a peak exceeded 100%.
-    """
-    if device.type != "cuda":
-        return None
-    name = torch.cuda.get_device_name(device)
-    return next((one.flops.get(train.dtype) for one in ACCELERATORS.values() if one.name.upper() in name), None)

@@ -30,7 +30,7 @@ from model.distributed.process_group import SINGLE_PROCESS, Ranks
 from model.distributed.protocol import LauncherChannel
 from model.engines import make_engine
 from model.engines.base import Engine
-from model.engines.runtime import LossScale, require_deterministic_kernels, training_device
+from model.engines.runtime import LossScale, peak_flops, require_deterministic_kernels, training_device
 from model.guard.decisions import Decision, effective_config, previous_versions, read_decisions
 from model.guard.detection import Divergence
 from model.guard.guard import Guard, delete_abandoned, load_metrics_log, roll_back
@@ -43,7 +43,7 @@ from model.optim.schedules import TrainingSchedule
 from model.train.callbacks import Checkpoints, Diverged, Guarding, Metrics, Validating
 from model.train.initial_weights import initial_network
 from model.train.loop import Attempt, Callback, StepLoop
-from model.train.micro_batch import peak_flops, resolve_micro_batch_rows
+from model.train.micro_batch import resolve_micro_batch_rows
 from model.train.replay import adopt_checkpoints
 from model.train.reproduction import write_reproduction
 from model.train.resume import (

@@ -20,7 +20,7 @@ from flows.metrics.formatting import escape_markdown
 from flows.reports.live import live_page
 from flows.reports.prefect.artifacts import run_markdown, stage_markdown
 from flows.runs.context import CURRENT_LISTENER, heard_by
-from flows.runs.lifecycle import emit_guard_event, emit_leak_events
+from flows.runs.events import emit_guard_event, emit_leak_events
 from flows.runs.record import PAGE, RunData
 from flows.runs.run import StageRun
 from model.errors import BessemerError

@@ -1,4 +1,4 @@
-"""Streams of bytes in bounded memory: decompression around damaged spots, lines, and character sets of web pages.
+"""Streams of bytes in bounded memory: decompression around damaged spots, and lines.
 
 Files are decompressed block by block and not through a reader object: these either lose what they had already unpacked
 when the stream breaks (pyarrow), or take a truncated stream for a complete one (zstandard's stream_reader). After a
@@ -7,9 +7,7 @@ one for each record). Checksums are at the end of a member, so what was unpacked
 """
 
 import bz2
-import codecs
 import math
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -18,8 +16,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from tasks.sample.config import NO_CHARACTER_SETS, Source
-from tasks.sample.readers.records import BadRecord, Record, decode_text, record_of_text, undecodable
+from tasks.sample.config import Source
 
 BLOCK_BYTES = 1 << 20
 
@@ -45,21 +42,6 @@ ALWAYS_ALLOWED_BYTES = 1 << 30
 """A file that unpacks to at most this many bytes is read whatever its ratio: that takes seconds."""
 
 UNPACKS_TOO_MUCH = "unpacks to more than"
-
-_META = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9_:.-]{2,40})""", re.IGNORECASE)
-
-_XML = re.compile(rb"""^\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9_:.-]{2,40})""")
-
-_DECLARATION_BYTES = 4096
-
-_BROWSER_CHARSETS = {
-    "iso8859-1": "cp1252",
-    "ascii": "cp1252",
-    "gb2312": "gb18030",
-    "gbk": "gb18030",
-    "big5": "big5hkscs",
-}
-"""Labels for which browsers use a larger character set (WHATWG Encoding Standard, section 4.2), by Python's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,39 +331,3 @@ def lines_of(blocks: Iterable[bytes | Gap], limit: int) -> Iterator[Line | LostL
             pieces.append(block[begin:])
     if held:
         yield Line(number, byte, b"".join(pieces) if held <= limit else None, torn)
-
-
-def decode_page(number: int, begin: int, raw: bytes, declared: str | None) -> Record | BadRecord:
-    """Return a page as a record: decoded as UTF-8 if it is valid, else by its byte order mark, the character set
-    `declared` by the server, or its own declaration; a BadRecord if none of them fits."""
-    found = decode_text(number, begin, raw)
-    if isinstance(found, Record):
-        return record_of_text(number, begin, found.text.removeprefix("\ufeff"), found.byte)
-    if not found.reason.startswith("invalid UTF-8"):
-        return found
-    charset = _charset(raw, declared)
-    if charset is None:
-        return found
-    try:
-        text = raw.decode(charset)
-    except UnicodeDecodeError as error:
-        return undecodable(number, begin, raw, error.start, f"neither UTF-8 nor the declared {charset}")
-    return record_of_text(number, begin, text.removeprefix("\ufeff"))
-
-
-def _charset(raw: bytes, declared: str | None) -> str | None:
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    head = raw[:_DECLARATION_BYTES]
-    inside = _XML.search(head) or _META.search(head)
-    for label in (declared, inside[1].decode("ascii") if inside else None):
-        if label is None:
-            continue
-        try:
-            codec = codecs.lookup(label)
-        except LookupError:
-            continue  # an unknown label declares nothing
-        is_text = getattr(codec, "_is_text_encoding", True) and codec.name not in NO_CHARACTER_SETS
-        if codec.name != "utf-8" and is_text:
-            return _BROWSER_CHARSETS.get(codec.name, codec.name)
-    return None

@@ -1,4 +1,5 @@
-"""The encoding of a file whose text is not UTF-8: by the source's `encoding`, by a byte order mark, or by its text.
+"""The encoding of text that is not UTF-8: by the source's `encoding`, by a byte order mark, by what a web page or its
+server declares, or by the text itself.
 
 With `encoding = "auto"` the first bytes of a file decide. Valid UTF-8 is read as it is, and so is a file most of whose
 bytes outside ASCII are valid UTF-8: then the others are damage, and their records are rejected. Of the rest, the
@@ -11,13 +12,15 @@ bytes between line feeds: there the stream is decoded first, and places of recor
 
 import codecs
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from tasks.sample.config import NO_CHARACTER_SETS
 from tasks.sample.readers.byte_stream import Gap, Line, LostLine
-from tasks.sample.readers.records import BadRecord, Record, excerpt_of, record_of_text
+from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of, record_of_text, undecodable
 
 AUTO = "auto"
 SAMPLE_BYTES = 1 << 16
@@ -46,6 +49,18 @@ _MARKS = (
 )
 _WITHOUT_MARK = {"utf-16": "utf-16-le", "utf-32": "utf-32-le"}
 """What a name without a byte order means where the file has no mark of it, on every machine."""
+
+_META = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9_:.-]{2,40})""", re.IGNORECASE)
+_XML = re.compile(rb"""^\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9_:.-]{2,40})""")
+_DECLARATION_BYTES = 4096
+_BROWSER_CHARSETS = {
+    "iso8859-1": "cp1252",
+    "ascii": "cp1252",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "big5": "big5hkscs",
+}
+"""Labels for which browsers use a larger character set (WHATWG Encoding Standard, section 4.2), by Python's names."""
 
 
 def encoding_of(sample: bytes, wanted: str) -> str | None:
@@ -175,3 +190,39 @@ def decode_file(raw: bytes, encoding: str) -> Record | BadRecord:
         excerpt = excerpt_of(raw[max(0, error.start - 60) :])
         return BadRecord(0, error.start, f"not {encoding} at byte {error.start}, line {line}", excerpt)
     return record_of_text(0, 0, text)
+
+
+def decode_page(number: int, raw: bytes, declared: str | None) -> Record | BadRecord:
+    """Return a page as a record: decoded as UTF-8 if it is valid, else by its byte order mark, the character set
+    `declared` by the server, or its own declaration; a BadRecord if none of them fits."""
+    found = decode_text(number, 0, raw)
+    if isinstance(found, Record):
+        return record_of_text(number, 0, found.text.removeprefix("\ufeff"), found.byte)
+    if not found.reason.startswith("invalid UTF-8"):
+        return found
+    charset = _charset(raw, declared)
+    if charset is None:
+        return found
+    try:
+        text = raw.decode(charset)
+    except UnicodeDecodeError as error:
+        return undecodable(number, 0, raw, error.start, f"neither UTF-8 nor the declared {charset}")
+    return record_of_text(number, 0, text.removeprefix("\ufeff"))
+
+
+def _charset(raw: bytes, declared: str | None) -> str | None:
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    head = raw[:_DECLARATION_BYTES]
+    inside = _XML.search(head) or _META.search(head)
+    for label in (declared, inside[1].decode("ascii") if inside else None):
+        if label is None:
+            continue
+        try:
+            codec = codecs.lookup(label)
+        except LookupError:
+            continue  # an unknown label declares nothing
+        is_text = getattr(codec, "_is_text_encoding", True) and codec.name not in NO_CHARACTER_SETS
+        if codec.name != "utf-8" and is_text:
+            return _BROWSER_CHARSETS.get(codec.name, codec.name)
+    return None

@@ -17,7 +17,6 @@ from tasks.sample.readers.byte_stream import (
     LostLine,
     ReadingLimit,
     blocks_and_gaps,
-    decode_page,
     lines_of,
     until_enough,
     within_limits,
@@ -28,6 +27,7 @@ from tasks.sample.readers.encodings import (
     AUTO,
     SAMPLE_BYTES,
     decode_file,
+    decode_page,
     encoding_of,
     is_wide,
     sampled,
@@ -130,7 +130,7 @@ def _whole_file(file: InputFile, blocks: Iterator[bytes | Gap], source: Source) 
         if is_too_large or len(raw) > limit:
             return BadRecord(0, 0, f"larger than max_file_bytes ({limit})", excerpt_of(bytes(raw[:400])))
     if file.format == "html":
-        return decode_page(0, 0, bytes(raw), None if source.encoding == AUTO else source.encoding)
+        return decode_page(0, bytes(raw), None if source.encoding == AUTO else source.encoding)
     found = decode_text(0, 0, bytes(raw))
     is_utf8 = isinstance(found, Record) or not found.reason.startswith("invalid UTF-8")
     if is_utf8 and source.encoding == AUTO:

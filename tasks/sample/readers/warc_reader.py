@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tasks.sample.config import Source
-from tasks.sample.readers.byte_stream import Gap, decode_page
+from tasks.sample.readers.byte_stream import Gap
+from tasks.sample.readers.encodings import decode_page
 from tasks.sample.readers.records import BadRecord, Found, Record, Skipped, excerpt_of
 
 _HEADER_BYTES = 1 << 16
@@ -200,7 +201,7 @@ def _page(number: int, begin: int, headers: dict[str, str], content: bytes, sour
     if len(content) > source.max_file_bytes:
         return BadRecord(number, begin, f"larger than max_file_bytes ({source.max_file_bytes})")
     charset = re.search(r"""charset\s*=\s*["']?([A-Za-z0-9_:.-]+)""", options, re.IGNORECASE)
-    found = decode_page(number, 0, content, charset[1] if charset else None)
+    found = decode_page(number, content, charset[1] if charset else None)
     if isinstance(found, BadRecord):
         # Bytes of the page, which may have been packed, are not those of the file.
         where = " of the page" if " at byte " in found.reason else ""

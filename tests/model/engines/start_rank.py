@@ -8,13 +8,13 @@ import json
 import sys
 from pathlib import Path
 
+from model.config.machine import peak_bytes, reset_peak, resident_bytes
 from model.config.train import read_run
 from model.distributed.process_group import join_process_group
 from model.distributed.protocol import claim_stdout
 from model.engines import make_engine
 from model.processes import exit_now
 from model.train.initial_weights import initial_network
-from model.train.micro_batch import peak_bytes, reset_peak, resident_bytes
 from model.train.trainer import prepare_process
 
 

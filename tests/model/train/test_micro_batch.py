@@ -13,19 +13,12 @@ from pydantic import ValidationError
 
 from model.checkpoint.run_folder import MICRO_BATCH
 from model.checksummed_json import write_sealed
+from model.config.machine import peak_bytes, reset_peak, resident_bytes
 from model.config.options import OptimizerConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.digests import digest_bytes
 from model.errors import RecipeError
-from model.train.micro_batch import (
-    Trial,
-    bytes_of_step,
-    divisors,
-    largest_that_fits,
-    peak_bytes,
-    reset_peak,
-    resident_bytes,
-)
+from model.train.micro_batch import Trial, bytes_of_step, divisors, largest_that_fits
 from model.train.resume import deciding_settings
 from model.train.trainer import train
 from tests.model.pretended_cuda import pretended_cuda

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.config.train import TrainConfig, TrainerRun
-from model.train.micro_batch import peak_flops
+from model.engines.runtime import peak_flops
 from model.train.trainer import train
 
 

@@ -18,7 +18,7 @@ from prefect.runtime import flow_run
 from flows.reports.prefect import watcher as watching
 from flows.reports.prefect.watcher import update_interval
 from flows.runs.context import heard_by
-from flows.runs.lifecycle import emit_guard_event, emit_run_event, leaks_over_limit
+from flows.runs.events import emit_guard_event, emit_run_event, leaks_over_limit
 from model.errors import GuardError, Infra
 from tasks.artifacts.artifact import BUILT, REUSED, Artifact
 from tasks.artifacts.build import ProgressListener
