@@ -13,12 +13,12 @@ import numpy as np
 
 from flows.experiments.studies import ReportFiles, write_report
 from flows.metrics.formatting import format_count
-from flows.metrics.statistics import Z_95
 from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach
 from flows.reports.document import Chart, Document, Part, Section, Table
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import recipe_of
 from model.errors import InputError
+from tasks.common.numeric import Z_95
 from tasks.tokenizer.open import open_tokenizer
 
 if TYPE_CHECKING:

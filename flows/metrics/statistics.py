@@ -8,10 +8,8 @@ from typing import TypedDict
 
 import numpy as np
 
+from tasks.common.numeric import wilson_interval
 from tasks.evaluate.comparison import Difference, paired_difference
-
-Z_95 = 1.959963984540054
-"""Standard errors on each side of a 95% interval of the normal distribution."""
 
 
 class IntervalValues(TypedDict):
@@ -51,20 +49,11 @@ class Interval:
 
 
 def wilson(successes: int, sampled: int, share_taken: float) -> Interval:
-    """Return a proportion with its Wilson score interval (Wilson 1927), with finite population correction.
-
-    A sample that is `share_taken` of the population counts as 1 / (1 - share_taken) times as large; the population
-    itself is exact.
-    """
-    if not sampled:
+    """Return a proportion with its Wilson score interval in a sample that is `share_taken` of the population."""
+    low, high = wilson_interval(successes, sampled, share_taken)
+    if low is None or high is None:
         return Interval(0.0, 0.0, 1.0)
-    share = successes / sampled
-    if share_taken >= 1:
-        return Interval(share, share, share)
-    size = sampled / (1 - share_taken)
-    centre = (share + Z_95**2 / (2 * size)) / (1 + Z_95**2 / size)
-    half = Z_95 / (1 + Z_95**2 / size) * math.sqrt(share * (1 - share) / size + Z_95**2 / (4 * size**2))
-    return Interval(max(0.0, min(centre - half, share)), share, min(1.0, max(centre + half, share)))
+    return Interval(low, successes / sampled, high)
 
 
 def t_975(degrees: int) -> float:

@@ -22,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from flows.metrics.statistics import Z_95, Interval, wilson
+from flows.metrics.statistics import Interval, wilson
 from flows.planning.pilot import Pilot
 from flows.runs.run_documents import dropped_copies, parts_of
 from tasks.artifacts.artifact import Artifact
+from tasks.common.numeric import Z_95
 from tasks.decontaminate.config import DecontaminateConfig
 
 DOCUMENT_STAGES = ("sample", "clean", "dedup", "decontaminate")

@@ -13,7 +13,6 @@ from flows.metrics.heldout import fair_documents, held_out, is_same_text, mean_o
 from flows.metrics.lines import FunnelLine, Metrics
 from flows.metrics.run_metrics import metrics_of
 from flows.metrics.stage_lines import open_artifacts
-from flows.metrics.statistics import Z_95
 from flows.recipe.schema import differing_settings
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import main_rows
@@ -21,6 +20,7 @@ from flows.runs.record import RunData, read_recipe, state_of
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.identity import OF_CODE, differences
 from tasks.artifacts.tables.rows import ScoreRow
+from tasks.common.numeric import Z_95
 from tasks.evaluate.comparison import Difference, paired_differences
 
 SAME, DIFFERENT, IN_ONE_RUN = "the same bytes", "different bytes", "in one run only"

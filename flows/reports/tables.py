@@ -6,11 +6,11 @@ from typing import Any
 from flows.metrics.formatting import format_count, format_duration, format_language, format_shots
 from flows.metrics.heldout import HELDOUT_METRICS, format_heldout_metric, mean_words
 from flows.metrics.lines import BenchmarkLine, BitsLine, HeldoutLine, RuleLine, SourceLine, StageLine
-from flows.metrics.statistics import Z_95
 from flows.reports.charts.data import PASSED
 from flows.reports.charts.scores import MEAN, PREDICTORS, chance_of, score_tables
 from flows.reports.document import Table
 from tasks.artifacts.tables.rows import GapRow, ScoreRow
+from tasks.common.numeric import Z_95
 from tasks.execution.outcome import with_short_digests
 
 MAX_RULES = 12

@@ -12,7 +12,6 @@ from flows.metrics.formatting import counted, describe_model, format_duration, f
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.lines import Metrics
 from flows.metrics.stage_lines import asked_stages, missing_artifacts
-from flows.metrics.statistics import Z_95
 from flows.reports.charts.scores import chance_of, main_metric
 from flows.runs.guards import describe_gate
 from flows.runs.record import (
@@ -27,6 +26,7 @@ from flows.runs.record import (
     state_of,
 )
 from tasks.artifacts.tables.rows import ScoreRow
+from tasks.common.numeric import Z_95
 
 MAX_TASKS = 3
 

@@ -11,8 +11,8 @@ import blake3
 
 _TWO_TO_64 = float(2**64)
 
-_WILSON_Z = 1.959963984540054
-"""The 97.5% quantile of the normal distribution."""
+Z_95 = 1.959963984540054
+"""Standard errors on each side of a 95% interval of the normal distribution, its 97.5% quantile."""
 
 
 def seed64(run_seed: int, stage: str, purpose: str, key: str = "") -> int:
@@ -63,12 +63,21 @@ def apportion(total: int, weights: Mapping[str, float], limits: Mapping[str, int
     return shares
 
 
-def wilson_interval(successes: int, trials: int) -> tuple[float | None, float | None]:
-    """Return Wilson's 95% score interval of a proportion (Wilson, 1927); (None, None) without trials."""
+def wilson_interval(successes: int, trials: int, share_taken: float = 0.0) -> tuple[float | None, float | None]:
+    """Return Wilson's 95% score interval of a proportion (Wilson, 1927), with finite population correction; (None,
+    None) without trials.
+
+    A sample that is `share_taken` of the population counts as 1 / (1 - share_taken) times as large; the population
+    itself is exact.
+    """
     if trials == 0:
         return None, None
-    share, z2 = successes / trials, _WILSON_Z**2
-    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = _WILSON_Z * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
+    share, z2 = successes / trials, Z_95**2
+    if share_taken >= 1:
+        return share, share
+    size = trials / (1 - share_taken)
+    centre = (share + z2 / (2 * size)) / (1 + z2 / size)
+    half = Z_95 * math.sqrt(share * (1 - share) / size + z2 / (4 * size**2)) / (1 + z2 / size)
     # At both ends the exact value is 0 or 1, and rounding would show .9999999999999999.
-    return 0.0 if successes == 0 else centre - half, 1.0 if successes == trials else centre + half
+    low = 0.0 if successes == 0 else min(centre - half, share)
+    return low, 1.0 if successes == trials else max(centre + half, share)

@@ -24,11 +24,9 @@ import numpy as np
 import pyarrow as pa
 
 from model.errors import InputError
-from tasks.common.numeric import seed64
+from tasks.common.numeric import Z_95, seed64
 
 ALL_SOURCES = "all sources"
-Z_95 = 1.96
-"""Standard errors on each side of a 95% interval."""
 ALL_SIGNS = 13
 """With at most so many differences all ways to sign them are enumerated; with more, `ROUNDS` random ones are drawn."""
 ROUNDS = 9_999

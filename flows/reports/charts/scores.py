@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from flows.metrics.formatting import format_shots, plot_text
 from flows.metrics.lines import BitsLine, Duplicates, Metrics
-from flows.metrics.statistics import Z_95
 from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach, upright
 from tasks.artifacts.tables.rows import GapRow, ScoreRow
+from tasks.common.numeric import Z_95
 
 PREDICTORS = (("model", "this model"), ("5gram", "5-gram"), ("unigram", "token unigram"), ("xz", "xz"))
 """Columns of bits per byte and their titles."""

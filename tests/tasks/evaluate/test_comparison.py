@@ -8,6 +8,7 @@ import pytest
 
 from model.errors import InputError
 from tasks.artifacts.tables.schema import DOCUMENT_SCORES, ITEM_SCORES
+from tasks.common.numeric import Z_95
 from tasks.evaluate.comparison import (
     Difference,
     bits_regressions,
@@ -24,7 +25,7 @@ def test_differences_are_taken_item_by_item() -> None:
     a = {number: float(number in (0, 1, 2, 3, 4, 5)) for number in range(10)}
     b = {number: float(number in (8, 9)) for number in range(10)}
     found = paired_difference(a, b)
-    reach = 1.96 * math.sqrt((8 - 10 * 0.16) / 9 / 10)
+    reach = Z_95 * math.sqrt((8 - 10 * 0.16) / 9 / 10)
     assert (found.n, found.mean) == (10, pytest.approx(0.4))
     assert (found.low, found.high) == (pytest.approx(0.4 - reach), pytest.approx(0.4 + reach))
     assert found.verdict == "no difference"
