@@ -92,7 +92,9 @@ def read_head(path: Path, compression: str | None, limit: int = HEAD_BYTES) -> F
 def decoded(raw: bytes, whole: bool, format: str) -> tuple[str, str | None]:
     """Return the text as the sample stage decodes it, and why it will reject the file, if it will."""
     try:
-        return _without_nul(raw.decode("utf-8-sig"))
+        text = raw.decode("utf-8-sig")
+        encoding = encoding_of(raw[:SAMPLE_BYTES], AUTO) if "\0" in text[:4096] else None
+        return _without_nul(text) if encoding is None else (raw.decode(encoding, errors="ignore"), None)
     except UnicodeDecodeError as error:
         if not whole and error.start >= len(raw) - 4:
             return _without_nul(raw[: error.start].decode("utf-8-sig"))

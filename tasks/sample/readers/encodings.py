@@ -1,8 +1,9 @@
 """The encoding of text that is not UTF-8: by the source's `encoding`, by a byte order mark, by what a web page or its
 server declares, or by the text itself.
 
-With `encoding = "auto"` the first bytes of a file decide. Valid UTF-8 is read as it is, and so is a file most of whose
-bytes outside ASCII are valid UTF-8: then the others are damage, and their records are rejected. Of the rest, the
+With `encoding = "auto"` the first bytes of a file decide. UTF-16 without a mark, which may be valid UTF-8 too, shows by
+its zero bytes. Valid UTF-8 is read as it is, and so is a file most of whose bytes outside ASCII are valid UTF-8: then
+the others are damage, and their records are rejected. Of the rest, the
 encoding is taken in which the text is most probable (`tasks.common.legacy_encodings`), where it is probable text at
 all and no other encoding makes other text as probable; else nothing is guessed, and the records are rejected.
 
@@ -36,10 +37,13 @@ MARGIN_PER_BYTE = 0.05
 """The same, per byte outside ASCII."""
 
 _FEWEST_HIGH = 8
+_FEWEST_WIDE = 16
+_WIDE_SHARE = 0.9
+_ZERO_SHARE = 1 / 16
 _DAMAGED = 10.0
 _RARE_LATIN = 8.0
 _LOST_SHARE = 0.02
-_LINE_FEED = 10
+_LINE_FEED, _BLANK = 10, 32
 _UTF8_SHARE = 0.5
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -79,7 +83,9 @@ def _by_mark(sample: bytes) -> str | None:
 
 
 def _by_text(sample: bytes) -> str | None:
-    if sample.isascii() or b"\0" in sample:
+    if b"\0" in sample:
+        return _by_zeros(np.frombuffer(sample, np.uint8))
+    if sample.isascii():
         return None
     if len(sample) == SAMPLE_BYTES:
         sample = sample[: sample.rfind(b"\n") + 1 or None]
@@ -108,6 +114,18 @@ def _by_text(sample: bytes) -> str | None:
         return None
     # A rare character after the sample may be of GB 18030 alone, which reads all of GBK alike.
     return "gb18030" if best == "gbk" else best
+
+
+def _by_zeros(data: npt.NDArray[np.uint8]) -> str | None:
+    """Return the UTF-16 of a text with zero bytes: the upper byte of each of its characters is 0, as of blanks, digits
+    and Latin letters, or small, as of other alphabets. Such bytes are control characters in other encodings."""
+    for upper, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+        uppers, lowers = data[upper::2], data[1 - upper :: 2]
+        is_wide = len(data) >= _FEWEST_WIDE and len(uppers) == len(lowers) and (uppers < _BLANK).mean() >= _WIDE_SHARE
+        # The lower byte of a few letters, such as Ā, is 0 too.
+        if is_wide and (uppers == 0).mean() >= max(_ZERO_SHARE, 8 * (lowers == 0).mean()):
+            return encoding
+    return None
 
 
 def _cost_of_lines(cost: Callable[[npt.NDArray[np.uint8]], float], lines: list[npt.NDArray[np.uint8]]) -> float:

@@ -133,7 +133,7 @@ def _whole_file(file: InputFile, blocks: Iterator[bytes | Gap], source: Source) 
         return decode_page(0, bytes(raw), None if source.encoding == AUTO else source.encoding)
     found = decode_text(0, 0, bytes(raw))
     is_utf8 = isinstance(found, Record) or not found.reason.startswith("invalid UTF-8")
-    if is_utf8 and source.encoding == AUTO:
+    if is_utf8 and source.encoding == AUTO and 0 not in raw[:SAMPLE_BYTES]:
         return found
     encoding = encoding_of(bytes(raw[:SAMPLE_BYTES]), source.encoding)
     if encoding is None:

@@ -649,7 +649,7 @@ def test_unpacking_says_where_to(tmp_path: Path):
     assert f"unpacked 1 file into {tmp_path / 'mine' / 'unpacked'}\n" in CliRunner().invoke(app, words).stderr
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-32"])
 def test_the_amount_of_text_is_that_of_its_utf_8(encoding: str, tmp_path: Path):
     (tmp_path / "a.txt").write_text(ENGLISH * 20, encoding)
     assert scan_folder(tmp_path).sources[0].text_bytes == pytest.approx(len(ENGLISH) * 20, rel=0.01)

@@ -95,6 +95,21 @@ def test_without_a_mark_the_order_of_bytes_is_little_endian(tmp_path, name, enco
     assert (found.text, found.encoding) == ("Привет", f"{encoding}-le")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("text", [RUSSIAN, FRENCH, GREEK, "Ārsts šodien atnāca agri un runāja par grāmatām."])
+def test_utf16_without_a_mark_is_found_by_its_zero_bytes(tmp_path, text, encoding):
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    assert read(tmp_path / "a.txt") == [Record(0, 0, text, encoding=encoding)]
+    (tmp_path / "a.csv").write_bytes(f'id,text\n1,"{text[:40]}"\n'.encode(encoding))
+    assert [found.text for found in read(tmp_path / "a.csv")] == [text[:40]]
+
+
+@pytest.mark.parametrize("raw", [b"abc\0" * 8, b"#\0\n", b"a\nb\n" * 20, RUSSIAN.encode() + b"\0"])
+def test_a_zero_byte_alone_makes_no_utf16(tmp_path, raw):
+    (tmp_path / "a.txt").write_bytes(raw)
+    assert read(tmp_path / "a.txt") == [Record(0, 0, raw.decode())]
+
+
 def test_utf8_is_read_as_before(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(codecs.BOM_UTF8 + RUSSIAN.encode())
