@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import regex
+
 from model.digests import digest_bytes
 from model.errors import InputError
 from tasks.clean.config import SpellingConfig
@@ -17,7 +19,8 @@ from tasks.clean.edits.emoji import alternatives
 from tasks.clean.kernels.characters import has_unsegmented_script
 from tasks.clean.user_lists import read_list
 
-_WORD = re.compile(r"\w+(?:['’-]\w+)*")
+# Unlike `re`, this takes the marks of Indian, Arabic and other scripts for parts of a word.
+_WORD = regex.compile(r"[\w\p{N}]+(?:['’-][\w\p{N}]+)*")
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def correct_spelling(lists: tuple[SpellingList, ...], text: str, context: Docume
     return text
 
 
-def _corrected(words: Mapping[str, str], match: re.Match[str]) -> str:
+def _corrected(words: Mapping[str, str], match: "regex.Match[str]") -> str:
     wrong = match[0]
     right = words.get(wrong.lower())
     if right is None:

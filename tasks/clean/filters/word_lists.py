@@ -5,9 +5,10 @@ whom the words are used against (Dodge et al. 2021, on C4), so which words, and 
 """
 
 import functools
-import re
 from collections import Counter
 from dataclasses import dataclass
+
+import regex
 
 from model.digests import digest_bytes
 from model.errors import InputError
@@ -17,7 +18,8 @@ from tasks.clean.filters.rule import Rule, TextStatistics
 from tasks.clean.kernels.characters import has_unsegmented_script
 from tasks.clean.user_lists import read_list
 
-_WORD = re.compile(r"\w+")
+# Unlike `re`, this takes the marks of Indian, Arabic and other scripts for parts of a word.
+_WORD = regex.compile(r"[\w\p{N}]+")
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ def listed_share(entries: WordList, statistics: TextStatistics, _limit: float) -
 
 
 @functools.cache
-def _pattern(phrases: frozenset[str]) -> re.Pattern[str]:
+def _pattern(phrases: frozenset[str]) -> "regex.Pattern[str]":
     unsegmented = [phrase for phrase in phrases if has_unsegmented_script(phrase)]
     spaced = [phrase for phrase in phrases if not has_unsegmented_script(phrase)]
     parts = [alternatives(unsegmented)] if unsegmented else []
     if spaced:
-        parts.append(rf"(?<!\w)(?:{alternatives(spaced)})(?!\w)")
-    return re.compile("|".join(parts))
+        parts.append(rf"(?<![\w\p{{N}}])(?:{alternatives(spaced)})(?![\w\p{{N}}])")
+    return regex.compile("|".join(parts))

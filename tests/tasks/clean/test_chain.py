@@ -233,6 +233,19 @@ def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):
     assert resources.word_lists["trades"].words == {"monk"}
 
 
+@pytest.mark.parametrize("entry", ["नमक", "मन", "हिन्दी", "cafe\u0301"])
+def test_marks_are_part_of_their_word_in_a_list(tmp_path, entry):
+    (tmp_path / "words.txt").write_text(f"{entry}\n")
+    lists = (WordListConfig(name="trades", path=str(tmp_path / "words.txt")),)
+    chain = Chain.of(
+        CleanConfig(preset="minimal", word_lists=lists),
+        "minimal",
+        read_user_resources(CleanConfig(word_lists=lists))[0],
+    )
+    for text, names in ((f"एक {entry} दो", ["words_trades"]), ("एक नमकीन मनी हिन्दीी cafés दो", [])):
+        assert chain.clean(text, DocumentContext("text", "hi"))[1].names == names
+
+
 def test_an_unknown_language_is_written_where_it_is_sure():
     unknown = DOCUMENTS.field("lang")
     rows = documents(("s", "text", PROSE)).set_column(3, unknown, pa.nulls(1, unknown.type))

@@ -47,6 +47,14 @@ def test_in_a_script_without_spaces_it_matches_anywhere_and_the_longest_wins() -
     assert correct_spelling((chinese,), "我的帐号和帐。", DocumentContext(language="zh")) == "我的账号和账。"
 
 
+def test_marks_are_part_of_their_word(tmp_path: Path) -> None:
+    hindi = SpellingList("hi", {"मन": "जी", "हिन्दि": "हिन्दी"})
+    context = DocumentContext(language="hi")
+    assert correct_spelling((hindi,), "मनाना मन हिन्दि मनी", context) == "मनाना जी हिन्दी मनी"
+    (tmp_path / "list.tsv").write_text("cafe\u0301s\tcafés\nहिन्दि\tहिन्दी\n")
+    assert set(read_spelling_list(SpellingConfig(path=str(tmp_path / "list.tsv"))).corrections) == {"cafés", "हिन्दि"}
+
+
 def test_a_list_is_read_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "en.tsv"
     path.write_text("recieve\treceive\n\nAlot\ta lot\n")
