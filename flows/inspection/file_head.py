@@ -93,7 +93,7 @@ def decoded(raw: bytes, whole: bool, format: str) -> tuple[str, str | None]:
     """Return the text as the sample stage decodes it, and why it will reject the file, if it will."""
     try:
         text = raw.decode("utf-8-sig")
-        encoding = encoding_of(raw[:SAMPLE_BYTES], AUTO) if "\0" in text[:4096] else None
+        encoding = encoding_of(raw[:SAMPLE_BYTES], AUTO)
         return _without_nul(text) if encoding is None else (raw.decode(encoding, errors="ignore"), None)
     except UnicodeDecodeError as error:
         if not whole and error.start >= len(raw) - 4:

@@ -2,10 +2,10 @@
 server declares, or by the text itself.
 
 With `encoding = "auto"` the first bytes of a file decide. UTF-16 without a mark, which may be valid UTF-8 too, shows by
-its zero bytes. Valid UTF-8 is read as it is, and so is a file most of whose bytes outside ASCII are valid UTF-8: then
-the others are damage, and their records are rejected. Of the rest, the
-encoding is taken in which the text is most probable (`tasks.common.legacy_encodings`), where it is probable text at
-all and no other encoding makes other text as probable; else nothing is guessed, and the records are rejected.
+its zero bytes, Japanese in ISO-2022-JP by its escape sequences. Other valid UTF-8 is read as it is, and so is a file
+most of whose bytes outside ASCII are valid UTF-8: then the others are damage, and their records are rejected. Of the
+rest, the encoding is taken in which the text is most probable (`tasks.common.legacy_encodings`), where it is probable
+text at all and no other encoding makes other text as probable; else nothing is guessed, and the records are rejected.
 
 Lines are decoded one by one, so that a line that does not decode is rejected alone. In UTF-16 and UTF-32 lines are not
 bytes between line feeds: there the stream is decoded first, and places of records count bytes of its UTF-8.
@@ -24,6 +24,10 @@ from tasks.sample.readers.byte_stream import Gap, Line, LostLine
 from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of, record_of_text, undecodable
 
 AUTO = "auto"
+ISO_2022_JP = "iso2022_jp_ext"
+"""Japanese in seven bits, with half-width katakana, as browsers read it."""
+NO_SIGNS_OF_UTF8 = (0, 0x1B)
+"""Bytes of UTF-16 and ISO-2022-JP that are valid UTF-8 and hardly occur in it."""
 SAMPLE_BYTES = 1 << 16
 """Bytes at the beginning of a file in which its encoding is searched for."""
 
@@ -86,7 +90,7 @@ def _by_text(sample: bytes) -> str | None:
     if b"\0" in sample:
         return _by_zeros(np.frombuffer(sample, np.uint8))
     if sample.isascii():
-        return None
+        return ISO_2022_JP if is_iso_2022_jp(sample) else None
     if len(sample) == SAMPLE_BYTES:
         sample = sample[: sample.rfind(b"\n") + 1 or None]
     data = np.frombuffer(sample, np.uint8)
@@ -208,6 +212,11 @@ def decode_file(raw: bytes, encoding: str) -> Record | BadRecord:
         excerpt = excerpt_of(raw[max(0, error.start - 60) :])
         return BadRecord(0, error.start, f"not {encoding} at byte {error.start}, line {line}", excerpt)
     return record_of_text(0, 0, text)
+
+
+def is_iso_2022_jp(raw: bytes) -> bool:
+    """Return whether bytes, all of them ASCII, have an escape sequence behind which two mean a Japanese character."""
+    return (b"\x1b$B" in raw or b"\x1b$@" in raw) and raw.isascii()
 
 
 def decode_page(number: int, raw: bytes, declared: str | None) -> Record | BadRecord:

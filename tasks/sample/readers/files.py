@@ -25,6 +25,7 @@ from tasks.sample.readers.conversations import thread_records
 from tasks.sample.readers.csv_reader import csv_records
 from tasks.sample.readers.encodings import (
     AUTO,
+    NO_SIGNS_OF_UTF8,
     SAMPLE_BYTES,
     decode_file,
     decode_page,
@@ -133,9 +134,10 @@ def _whole_file(file: InputFile, blocks: Iterator[bytes | Gap], source: Source) 
         return decode_page(0, bytes(raw), None if source.encoding == AUTO else source.encoding)
     found = decode_text(0, 0, bytes(raw))
     is_utf8 = isinstance(found, Record) or not found.reason.startswith("invalid UTF-8")
-    if is_utf8 and source.encoding == AUTO and 0 not in raw[:SAMPLE_BYTES]:
+    sample = bytes(raw[:SAMPLE_BYTES])
+    if is_utf8 and source.encoding == AUTO and not any(sign in sample for sign in NO_SIGNS_OF_UTF8):
         return found
-    encoding = encoding_of(bytes(raw[:SAMPLE_BYTES]), source.encoding)
+    encoding = encoding_of(sample, source.encoding)
     if encoding is None:
         return found
     found = decode_file(bytes(raw), encoding)

@@ -32,6 +32,7 @@ TEXTS = [
     ("big5", TRADITIONAL),
     ("shift_jis", JAPANESE),
     ("euc_jp", JAPANESE),
+    ("iso-2022-jp", JAPANESE),
     ("euc_kr", KOREAN),
     ("cp1252", FRENCH),
     ("cp1250", POLISH),

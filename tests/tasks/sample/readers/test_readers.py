@@ -534,6 +534,7 @@ def test_a_warc_record_above_the_limit_is_rejected_without_being_held(tmp_path):
         ("<p>Grüße".encode("utf-16"), "Grüße"),
         ('<meta content="text/html; charset=iso-8859-1"><p>1 €'.encode("cp1252"), "1 €"),
         ("<meta charset='koi8-r'><p>Привет".encode(), "Привет"),
+        ("<meta charset='iso-2022-jp'><p>日本語の文章".encode("iso-2022-jp"), "日本語の文章"),
     ],
 )
 def test_a_page_is_read_by_the_character_set_that_it_declares(tmp_path, raw, text):
