@@ -84,8 +84,14 @@ def _score_window(data, begin, end, moves, first_feature, features, weights, pri
         begin += 1
     state = np.int64(0)
     different = 0
-    for position in range(begin, end):
+    position = begin
+    while position < end:
+        size = _emoji_size(data, position)
+        if size:
+            position += size
+            continue
         state = np.int64(moves[(state << 8) + data[position]])
+        position += 1
         for index in range(first_feature[state], first_feature[state + 1]):
             feature = features[index]
             if counts[feature] == 0:
@@ -99,6 +105,22 @@ def _score_window(data, begin, end, moves, first_feature, features, weights, pri
         counts[feature] = 0
         for language in range(len(scores)):
             scores[language] += count * weights[feature, language]
+
+
+@kernel
+def _emoji_size(data, position):
+    """Return the bytes of an emoji, or of a character that joins or selects them, at a position; 0 for none."""
+    first = data[position]
+    if first < 0xE2:
+        return 0
+    second = data[position + 1]
+    if first == 0xF0 and second == 0x9F:  # U+1F000 to U+1FFFF
+        return 4
+    # U+2600 to U+27BF, U+2B00 to U+2B7F, the zero-width joiner, and the selector U+FE0F
+    is_sign = first == 0xE2 and (0x98 <= second <= 0x9E or 0xAC <= second <= 0xAD)
+    is_joiner = first == 0xE2 and second == 0x80 and data[position + 2] == 0x8D
+    is_selector = first == 0xEF and second == 0xB8 and data[position + 2] == 0x8F
+    return 3 if is_sign or is_joiner or is_selector else 0
 
 
 @kernel

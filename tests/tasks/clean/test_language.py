@@ -63,6 +63,14 @@ def test_an_identified_language_names_the_emoji():
     assert language[0] == "en"
 
 
+@pytest.mark.parametrize("emoji", ["❤️", "😀", "👩\u200d💻", "⭐"])
+def test_emoji_say_nothing_about_the_language(emoji):
+    text = "see you all tomorrow at the station "
+    assert identify_language(f"{text}{emoji * 3}") == identify_language(text)
+    chain = Chain.of(CleanConfig(preset="minimal", add=("emoji",)), "minimal")
+    assert chain.clean(text + emoji, DocumentContext())[0].isascii()
+
+
 def test_rules_see_the_language_of_the_edited_text():
     """Text that an edit removed, or an emoticon replaced by its name before, must not count."""
     chain = Chain.of(CleanConfig(preset="fineweb", rules=("language_confidence",)), "fineweb")
