@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from stdnum import iban, luhn
 
-from tasks.clean.document import DocumentContext
+from tasks.clean.document import CODE, DocumentContext
 from tasks.clean.kernels.candidates import accounts_in, numbers_in
 
 _WORDS = r"a-zA-Z0-9\u00c0-\u024f\u0370-\u058f\u05d0-\u05ea\u0620-\u064a\u0900-\u0dff\u10a0-\u10ff\u1e00-\u1fff"
@@ -35,7 +35,8 @@ _FILE_SUFFIXES = frozenset(
 _COUNTRIES = frozenset({"md", "py", "so"})
 """Those that are domains of countries, too: `lib@1.2.so` is a file, `jo@mill.so` an address."""
 
-_SHARED_ACCOUNTS = frozenset({"git", "hg", "svn"})
+_NO_MAILBOXES = frozenset({"git", "hg", "svn", "this", "super"})
+"""Shared accounts of code hosts, and what stands before a label of Kotlin: `this@MainActivity.finish()`."""
 _IPV4 = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}")
 _IPV6 = re.compile(r"[0-9A-Fa-f]{1,4}(?:::?[0-9A-Fa-f]{1,4}){2,7}")
 _MAY_BE_IPV4 = re.compile(r"\.\d{1,3}\.\d")
@@ -73,18 +74,21 @@ _IBAN = re.compile(rf"(?<![A-Za-z0-9_])[A-Z]{{2}}\d{{2}}(?:{_SPACE}?[A-Za-z0-9])
 _SEPARATORS = re.compile(_SPACE)
 
 
-def mask_emails(text: str, _context: DocumentContext) -> str:
-    """Replace `jane@example.org` by `<email>`; shared accounts of code hosts (`git@...`) and file names are kept.
+def mask_emails(text: str, context: DocumentContext) -> str:
+    """Replace `jane@example.org` by `<email>`; shared accounts of code hosts (`git@...`), labels and file names are
+    kept, and in code products of matrices (`x@w.mean()`).
 
     Names and domains may be of any script (RFC 6531). In scripts without spaces a name begins where that script does.
     """
+    is_code = CODE in (context.format, context.text_kind)
     pieces: list[str] = []
     done = 0
     at = text.find("@")
     while at >= 0:
         local = _LOCAL.search(text, max(done, at - 64), at)
         domain = _DOMAIN.match(text, at + 1)
-        if local and domain and not _is_file(domain) and local[0] not in _SHARED_ACCOUNTS:
+        is_product = is_code and domain is not None and text.startswith(("(", "["), domain.end())
+        if local and domain and not (is_product or _is_file(domain)) and local[0] not in _NO_MAILBOXES:
             pieces += (text[done : local.start()], "<email>")
             done = domain.end()
         at = text.find("@", at + 1)

@@ -475,6 +475,18 @@ def test_names_and_domains_of_any_script(before, after):
     assert mask_emails(before, text_in(None)) == after
 
 
+@pytest.mark.parametrize(
+    ("format", "before", "after"),
+    [
+        ("code", "y = q@k.transpose(0, 1) + a@b.shape[0]", "y = q@k.transpose(0, 1) + a@b.shape[0]"),
+        ("code", 'this@MainActivity.finish("a@example.org")', 'this@MainActivity.finish("<email>")'),
+        ("text", "super@Outer.open, jane@example.org(home)", "super@Outer.open, <email>(home)"),
+    ],
+)
+def test_products_of_matrices_and_labels_in_code_are_no_addresses(format, before, after):
+    assert mask_emails(before, DocumentContext(format=format)) == after
+
+
 def test_an_iban_ends_before_the_next_word():
     text = "IBAN: DE89 3704 0044 0532 0130 00 BIC COBADEFF, GB82WEST12345698765432. DE88 3704 0044 0532 0130 00"
     # 97 divides only numbers with the right check digits: DE88 is wrong.
