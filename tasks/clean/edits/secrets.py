@@ -54,7 +54,8 @@ _NAMES = (
 _NAME = re.compile(
     rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=(?-i:[A-Z])))(?:{_NAMES})s?[\"'`*\]]{{0,3}}\s{{0,4}}:?$", re.IGNORECASE
 )
-_VALUE = re.compile(r"(?:=>|==?|：|:=?)\s{0,4}[\"'`*]{0,3}([^\s\"'`<>,;，。；]{8,256})")
+# What is compared without quotation marks is an expression.
+_VALUE = re.compile(r"(?:=>|==(?=\s{0,4}[\"'`])|=(?!=)|：|:=?)\s{0,4}[\"'`*]{0,3}([^\s\"'`<>,;，。；]{8,256})")
 _LONGEST_NAME, _LONGEST_ADDRESS, _LONGEST_ARMOUR, _LONGEST_PREFIX = 48, 200, 50, 40
 _EXPRESSION = re.compile(
     r"[$%{(\[*<]|(?:your|my|the|some|test|example|sample|dummy|fake|change|replace|todo|none|null|true|false|xxx+|os|"

@@ -518,6 +518,8 @@ def test_an_iban_ends_before_the_next_word():
         ("password = get_password(1)", "password = get_password(1)"),
         ("password: your_password1, token=3.42ms/tok", "password: your_password1, token=3.42ms/tok"),
         ("monkey = 12345678abcD!", "monkey = 12345678abcD!"),
+        ("(tokens == start_id1).nonzero(0)[0]", "(tokens == start_id1).nonzero(0)[0]"),
+        ("password == 'Tr0ub4dor&3x'", "password == '<secret>'"),
     ],
 )
 def test_secrets_and_what_only_looks_like_them(before, after):
