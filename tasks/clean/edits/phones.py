@@ -69,6 +69,8 @@ _DATE = re.compile(
     r"|(?:0?[1-9]|[12][0-9]|3[01])[-./ ]{1,3}(?:0?[1-9]|[12][0-9]|3[01])[-./ ]{1,3}(?:1[5-9]|20)[0-9][0-9](?:[^0-9]|$)"
     r"|(?:1[0-9]|20)[0-9][0-9][ ]?[-/\u2013][ ]?(?:1[0-9]|20)[0-9][0-9](?:[^0-9]|$)"
 )
+_POSTCODE, _STATE = re.compile(r"[0-9]{5}-[0-9]{4}"), re.compile(rf"{_BEGIN}[A-Z]{{2}}[,.]?\s{{1,3}}$")
+"""A postcode of the United States (ZIP+4), and the state before it."""
 _DECIMAL = re.compile(r"[0-9]{1,6}\.[0-9]+|[0-9]{1,3}(?:\.[0-9]{3}){2,}|[0-9]+(?:\.[0-9]{1,3}){3,}")
 _WORD_REACH = 32
 _HAN = re.compile("[\u3400-\u9fff]")
@@ -172,6 +174,8 @@ def _is_phone(
     if is_international:
         return _is_international(written, digits, groups, has_word)
     if _DATE.search(written) or _is_arithmetic(written):
+        return False
+    if _POSTCODE.fullmatch(written) and _STATE.search(text, max(0, start - 7), start):
         return False
     return _is_national(text, start, end, groups, regions, has_word) and not _OTHER.search(
         text, max(0, start - 30), start
