@@ -69,8 +69,11 @@ _DATE = re.compile(
     r"|(?:0?[1-9]|[12][0-9]|3[01])[-./ ]{1,3}(?:0?[1-9]|[12][0-9]|3[01])[-./ ]{1,3}(?:1[5-9]|20)[0-9][0-9](?:[^0-9]|$)"
     r"|(?:1[0-9]|20)[0-9][0-9][ ]?[-/\u2013][ ]?(?:1[0-9]|20)[0-9][0-9](?:[^0-9]|$)"
 )
-_POSTCODE, _STATE = re.compile(r"[0-9]{5}-[0-9]{4}"), re.compile(rf"{_BEGIN}[A-Z]{{2}}[,.]?\s{{1,3}}$")
-"""A postcode of the United States (ZIP+4), and the state before it."""
+_POSTCODE = re.compile(r"[0-9]{5}-[0-9]{4}")
+_STATE = re.compile(rf"{_BEGIN}[A-Z]{{2}}[,.]?\s[\s*#/%;>-]{{0,12}}$")
+"""A postcode of the United States (ZIP+4), and the state before it, which may end a line of a comment."""
+_CLAUSE = re.compile(r"252\.2[0-9]{2}-7[0-9]{3}")
+"""A clause of the rules of purchase (DFARS) that licences quote."""
 _DECIMAL = re.compile(r"[0-9]{1,6}\.[0-9]+|[0-9]{1,3}(?:\.[0-9]{3}){2,}|[0-9]+(?:\.[0-9]{1,3}){3,}")
 _WORD_REACH = 32
 _HAN = re.compile("[\u3400-\u9fff]")
@@ -175,7 +178,7 @@ def _is_phone(
         return _is_international(written, digits, groups, has_word)
     if _DATE.search(written) or _is_arithmetic(written):
         return False
-    if _POSTCODE.fullmatch(written) and _STATE.search(text, max(0, start - 7), start):
+    if (_POSTCODE.fullmatch(written) and _STATE.search(text, max(0, start - 16), start)) or _CLAUSE.fullmatch(written):
         return False
     return _is_national(text, start, end, groups, regions, has_word) and not _OTHER.search(
         text, max(0, start - 30), start

@@ -44,7 +44,7 @@ _MAY_BE_IPV6 = re.compile(r":[0-9A-Fa-f]{0,4}:")
 _MAX_VERSION_NUMBER = 20
 _VERSION = re.compile(
     r"(?:\bv|\bver\.?|version|release|build|kernel|firmware|driver|верси[яию]|版本号?|versione|versión"
-    r"|\bsections?|\bchapter|\bclause|§)[ =:.：\"“]*$",
+    r"|\bsections?|\bchapter|\bclause|§)[ =:.：\"“]*$|[=~<>!]= ?$",
     re.IGNORECASE,
 )
 _IP_WORD = re.compile(r"\bip(?:v4)?(?:[- ]?(?:address|adresse|адрес|地址))?\W{0,3}(?:is |was |is: )?$", re.IGNORECASE)

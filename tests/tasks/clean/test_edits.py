@@ -109,6 +109,7 @@ def test_emails_are_masked(before, after):
             "v81.169.145.78 text-1.2.0.4 4.10.1.0 1.2.3.4.5 999.1.1.99",
         ),
         ("12:34:56 std::vector::x", "12:34:56 std::vector::x"),
+        ("types-requests==2.31.0.1 x~=2.31.0.1", "types-requests==2.31.0.1 x~=2.31.0.1"),
         ('Section 2.2.24.1, sections "8.2.4.44 Bogus', 'Section 2.2.24.1, sections "8.2.4.44 Bogus'),
     ],
 )
