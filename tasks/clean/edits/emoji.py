@@ -36,6 +36,9 @@ _MODIFIERS = regex.compile(r"[\p{EMod}\ufe0e\ufe0f]")
 _SHORTCODE = re.compile(r"(:(?<![\w:/]:)[A-Za-z0-9_+-]+:)(?:[ ]?\1)*(?![\w:])")
 """The look-behind comes after the colon, so that the search can jump from colon to colon."""
 
+_DIRECTIVE = re.compile(r"^[ \t]*(?:\.\. [a-z][\w:+.-]*::|[`:]{3,}\{[a-z][\w:+.-]*\})", re.MULTILINE)
+"""A mark of reStructuredText and MyST: in such a text `:link: intro` on a line of its own is a field."""
+
 
 def read_pairs(name: str) -> dict[str, str]:
     """Read the first two columns of a table in this folder."""
@@ -94,11 +97,13 @@ def emoticons_to_words(text: str, context: DocumentContext) -> str:
 
 
 def shortcodes_to_words(text: str, context: DocumentContext) -> str:
-    """Replace `:smile:` by the name of its emoji, or remove it."""
+    """Replace `:smile:` by the name of its emoji, or remove it; fields of reStructuredText (`:date: 2020`) are kept."""
+    has_fields = _DIRECTIVE.search(text) is not None
 
     def word(match: re.Match[str]) -> str:
         picture = _shortcodes().get(match[1].lower())
-        return match[0] if picture is None else _in_place_of(match, _name(picture, context))
+        is_field = has_fields and not text[text.rfind("\n", 0, match.start()) + 1 : match.start()].strip()
+        return match[0] if picture is None or is_field else _in_place_of(match, _name(picture, context))
 
     return _SHORTCODE.sub(word, text)
 

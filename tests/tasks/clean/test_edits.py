@@ -238,6 +238,9 @@ def test_kaomoji_may_touch_other_text(before, language, after):
         ("ship it :rocket: :tada:", "ship it rocket party popper"),
         (":+1: :+1: yes", "thumbs up yes"),
         ("std::vector:x: 12:30:45 :nothing_like_it:", "std::vector:x: 12:30:45 :nothing_like_it:"),
+        (".. card:: A :heart:\n   :link: intro\n", ".. card:: A red heart\n   :link: intro\n"),
+        ("```{card} A\n:link: intro\n```\n", "```{card} A\n:link: intro\n```\n"),
+        (":link: intro\n```c\n```", "link intro\n```c\n```"),
     ],
 )
 def test_shortcodes_become_names(before, after):
