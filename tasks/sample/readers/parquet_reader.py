@@ -286,7 +286,8 @@ def _rows_of_batch(
 def _key(key: object) -> str | None:
     if isinstance(key, bytes):
         key = key.hex()
-    return None if key is None or key == "" else str(key)
+    # pandas writes NaN where an id is missing.
+    return None if key is None or key == "" or key != key else str(key)
 
 
 class _OutsideDictionary(ValueError):

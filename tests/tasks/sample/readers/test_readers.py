@@ -637,3 +637,10 @@ def test_a_file_that_was_read_is_counted_whole(tmp_path, name):
     end_mark = 8 if name == "b.arrow" else 0  # of a stream, which is not read
     assert sum(counted) == path.stat().st_size - end_mark
     assert all(count > 0 for count in counted)
+
+
+def test_a_missing_number_of_pandas_is_no_id(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"], "id": [1.5, float("nan")]}), path)
+    one, bad = read(path, id_field="id")
+    assert (one.key, bad.reason) == ("1.5", "no id in column `id`")
