@@ -222,12 +222,13 @@ def is_iso_2022_jp(raw: bytes) -> bool:
 def decode_page(number: int, raw: bytes, declared: str | None) -> Record | BadRecord:
     """Return a page as a record: decoded as UTF-8 if it is valid, else by its byte order mark, the character set
     `declared` by the server, or its own declaration; a BadRecord if none of them fits."""
+    is_in_seven_bits = is_iso_2022_jp(raw)
     found = decode_text(number, 0, raw)
-    if isinstance(found, Record):
+    if isinstance(found, Record) and not is_in_seven_bits:
         return record_of_text(number, 0, found.text.removeprefix("\ufeff"), found.byte)
-    if not found.reason.startswith("invalid UTF-8"):
+    if isinstance(found, BadRecord) and not found.reason.startswith("invalid UTF-8"):
         return found
-    charset = _charset(raw, declared)
+    charset = ISO_2022_JP if is_in_seven_bits else _charset(raw, declared)
     if charset is None:
         return found
     try:
