@@ -28,10 +28,9 @@ from flows.reports.tables import bits_table, leaks_table, removed_table, scores_
 from flows.runs.guards import describe_gate
 from flows.runs.lineage import open_run
 from flows.runs.record import RunData
+from tasks.clean.presets import PERSONAL
 
 UNSTATED = "not stated"
-
-PERSONAL_DATA_EDITS = ("email", "ip_address", "phone", "payment_card")
 
 
 def model_card(
@@ -257,13 +256,14 @@ def _cost(facts: CardFacts) -> str:
 def _limits(facts: CardFacts) -> str:
     context = facts.recipe.get("train", {}).get("model", {}).get("context")
     remains = sum(line["remains"] for line in facts.findings["leaks"])
+    edits = [line["rule"].replace("_", " ") for line in facts.findings["edited"] if line["rule"] in PERSONAL]
     lines = [
         "The model writes likely text, which may be false, biased or offensive; neither bias nor harm was measured.",
         f"Languages of the training text: {_join_names(facts.languages)}." if facts.languages else "",
         f"The context is {context:,} tokens." if context else "",
-        "Personal data were replaced where patterns matched (e-mail and IP addresses, phone and card numbers); names"
-        " and what the patterns miss remain."
-        if any(line["rule"] in PERSONAL_DATA_EDITS for line in facts.findings["edited"])
+        f"Personal data were replaced where patterns matched ({', '.join(edits)}); names and what the patterns"
+        " miss remain."
+        if edits
         else "No personal data were replaced in the training text.",
         f"The training text still holds {counted(remains, 'benchmark item')}; such scores are less reliable."
         if remains

@@ -1,6 +1,7 @@
 """The model card of the made run, read back by Hugging Face's own reader."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.reports.model_card import find_model_run, model_card
-from flows.reports.model_card_facts import run_that_trained
+from flows.reports.model_card_facts import card_facts, run_that_trained
 from model.checksummed_json import write_sealed
 from model.errors import RecipeError
+from tasks.clean.presets import PERSONAL
 
 hub = pytest.importorskip("huggingface_hub")
 RECIPE = {
@@ -77,6 +79,17 @@ def test_languages_are_those_that_were_found(make: Callable[..., Any], tmp_path:
     made = make(tmp_path, facts={"clean": {"languages": {"de": 197, "fr": 2, "nl": 1, "unknown-": 0}}})
     write_sealed(made.folder / "recipe.json", RECIPE)
     assert hub.ModelCard(model_card(made.record, made.root)).data.to_dict()["language"] == ["de", "fr"]
+
+
+def test_each_edit_of_personal_data_counts_as_such(made_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = card_facts(made_run.record, made_run.root)
+    for edit in PERSONAL:
+        edited = [{"stage": "clean", "rule": edit, "documents": 1, "by_source": {"web": 1}}]
+        changed = replace(facts, findings={**facts.findings, "edited": edited})  # pyright: ignore[reportArgumentType]
+        monkeypatch.setattr("flows.reports.model_card.card_facts", lambda *_, found=changed: found)
+        reported = model_card(made_run.record, made_run.root)
+        assert f"replaced where patterns matched ({edit.replace('_', ' ')})" in reported
+        assert "No personal data" not in reported
 
 
 def test_the_card_has_samples_and_how_to_use_the_model(reported: str) -> None:
