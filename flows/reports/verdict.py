@@ -12,7 +12,7 @@ from flows.metrics.formatting import counted, describe_model, format_duration, f
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.lines import Metrics
 from flows.metrics.stage_lines import asked_stages, missing_artifacts
-from flows.reports.charts.scores import chance_of, main_metric
+from flows.reports.charts.scores import RIGHT_ITEMS, chance_of, main_metric
 from flows.runs.guards import describe_gate
 from flows.runs.record import (
     INTERRUPTED,
@@ -130,7 +130,7 @@ def _more_or_less(mine: float, other: float) -> str:
 
 
 def _benchmarks(rows: list[ScoreRow]) -> str:
-    """Return accuracy with its interval beside guessing, of all items with the fewest examples before each."""
+    """Return the main metric with its interval beside guessing, of all items with the fewest examples before each."""
     sentences: list[str] = []
     for task in list(dict.fromkeys(row["task"] for row in rows))[:MAX_TASKS]:
         of_task = [row for row in rows if row["task"] == task]
@@ -141,7 +141,9 @@ def _benchmarks(rows: list[ScoreRow]) -> str:
         row = min(mine, key=lambda row: row["shots"])
         error, chance = Z_95 * (row["stderr"] or 0.0), chance_of([row])
         value = row["value"] or 0.0
-        text = f"{task}, {format_shots(row['shots'])}: {value:.0%} ± {error:.0%} of {row['n']:,} items right"
+        share, items = f"{value:.0%} ± {error:.0%}", f"{row['n']:,} items"
+        measured = f"{share} of {items} right" if metric in RIGHT_ITEMS else f"{metric} of {share} over {items}"
+        text = f"{task}, {format_shots(row['shots'])}: {measured}"
         if chance is not None:
             above = value - error > chance
             text += f", guessing gives {chance:.0%}{'' if above else ', so this is not clearly better'}"

@@ -21,8 +21,11 @@ MAX_RULES = 12
 SUBSET_OFFSET = 0.22
 """Vertical distance between the subsets of one benchmark, in lines."""
 
-MAIN_METRICS = ("acc", "exact", "f1", "rouge_1", "rouge_2", "rouge_l")
-"""Metrics from 0 to 1; the first that a benchmark has is drawn."""
+RIGHT_ITEMS = ("acc", "exact")
+"""Metrics that are the share of items answered right."""
+
+MAIN_METRICS = (*RIGHT_ITEMS, "f1", "rouge_1", "rouge_2", "rouge_l")
+"""Metrics from 0 to 1; the primary one of a benchmark, which comes first in SCORES, is drawn."""
 
 
 def bits_figure(lines: list[BitsLine]) -> Figure | None:
@@ -166,11 +169,10 @@ def main_rows(rows: list[ScoreRow]) -> list[ScoreRow]:
 
 
 def main_metric(rows: Sequence[ScoreRow]) -> str | None:
-    """Return the main metric of a benchmark's rows, preferring one with values; None where it has none of
-    MAIN_METRICS."""
-    measured = {row["metric"] for row in rows if row["value"] is not None}
-    present = {row["metric"] for row in rows}
-    return next((metric for found in (measured, present) for metric in MAIN_METRICS if metric in found), None)
+    """Return the main metric of a benchmark's rows, the first of them, preferring one with values; None where it has
+    none of MAIN_METRICS."""
+    ordered = sorted((row for row in rows if row["metric"] in MAIN_METRICS), key=lambda row: row["value"] is None)
+    return ordered[0]["metric"] if ordered else None
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,14 @@ def test_a_benchmark_without_right_answers_has_no_main_metric() -> None:
     assert table.metric == "exact", "it has a value"
 
 
+@pytest.mark.parametrize("metrics", [("f1", "exact"), ("exact", "f1"), ("rouge_l", "rouge_1"), ("acc", "acc_sum")])
+def test_the_main_metric_is_the_primary_one_which_comes_first(metrics: tuple[str, str]) -> None:
+    row = {"task": "t", "shots": 0, "n": 9, "note": "", "stderr": None, "subset": "all", "value": 0.5}
+    gap = {"task": "t", "metric": metrics[0], "shots": 0, "difference": 0.1, "stderr": 0.04, "p": 0.02}
+    (table,) = score_tables([{**row, "metric": metric} for metric in metrics], [gap])
+    assert (table.metric, table.lines[0].gap) == (metrics[0], gap)
+
+
 def test_scores_of_all_benchmarks_are_one_picture(made_run: Any) -> None:
     figure = scores_figure(collect_metrics(made_run.record)["scores"])
     assert figure is not None

@@ -40,6 +40,13 @@ def test_a_run_in_words(made_run: Any) -> None:
     ]
 
 
+def test_figures_that_are_no_shares_of_right_items_are_named(made_run: Any) -> None:
+    row = {"task": "news", "shots": 0, "n": 200, "note": "", "stderr": 0.01, "subset": "all", "value": 0.12}
+    findings = {**collect_metrics(made_run.record), "scores": [{**row, "metric": "rouge_l"}]}
+    said = verdict(made_run.record, findings, made_run.root).quality
+    assert said.endswith(" news, zero-shot: rouge_l of 12% ± 2% over 200 items.")
+
+
 def test_one_source_has_no_mean_of_sources(made_run: Any) -> None:
     findings = collect_metrics(made_run.record)
     (first, *_), (whole,) = (
