@@ -109,16 +109,17 @@ def run_recipe(
 ) -> "RunData":
     """Run a recipe as `run` does, and return its record; print its last screen, or its record as JSON, if it
     `shows_end`."""
+    from flows.runs.context import HOUR_PRICE, given
     from flows.runs.existing_artifacts import existing_run
 
-    record = existing_run(chosen, root, **selection)
+    with given(HOUR_PRICE, hour_price):
+        record = existing_run(chosen, root, **selection)
     if record is not None:
         record = _finish_without_building(chosen, record, root, as_json, verbose, shows_end)
         if open_page and (page := record.get("page")):
             open_in_browser(Path(page))
         return record
     from flows.planning.preconditions import CHECKED, check_prerequisites
-    from flows.runs.context import HOUR_PRICE, given
     from flows.runs.record import stages_of
 
     # Before the run has an id, so that a refused one leaves no record.

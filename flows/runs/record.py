@@ -266,8 +266,8 @@ def check_writable(root: Path) -> None:
 
 
 def same_artifacts(root: Path, record: RunData) -> RunData | None:
-    """Return the latest earlier run with the same artifacts, the same gate and a page; None for a run that built
-    anything."""
+    """Return the latest earlier run with the same artifacts, the same gate, a page, and its price of an hour if
+    it has one; None for a run that built anything."""
     stages = record["stages"]
     if not stages or any(entry["outcome"] not in (REUSED, ACCEPTED) for entry in stages):
         return None
@@ -275,6 +275,7 @@ def same_artifacts(root: Path, record: RunData) -> RunData | None:
     for earlier in reversed(list_runs(root)):
         theirs = {entry["stage"]: entry.get("content") for entry in earlier["stages"]}
         same = theirs == mine and earlier.get("max_rise") == record.get("max_rise")
+        same = same and record.get("hour_price") in (None, earlier.get("hour_price"))
         if same and (page := earlier.get("page")) and Path(page).is_file():
             return earlier
     return None

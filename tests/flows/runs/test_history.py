@@ -16,6 +16,7 @@ from flows.upkeep.gc import plan as plan_collection
 from flows.upkeep.root_records import record_problem
 from model.checksummed_json import append_sealed_line, write_sealed
 from model.errors import IntegrityError
+from tests.command import invoke
 
 PROGRAM = """
 import sys
@@ -76,6 +77,14 @@ def test_it_says_so_and_which_run_it_is_the_same_as(again: dict[str, Any]) -> No
     (first,) = list_runs(again["root"])
     assert f"nothing needed building: every stage is as in run {first['run_id']}" in done.stderr
     assert first["page"] in done.stdout
+
+
+def test_a_price_of_an_hour_gives_a_run_without_work_a_page_with_its_cost(two_runs: Path, foundry: Path) -> None:
+    words = ("run", foundry / "foundry.toml", "--root", two_runs, "--until", "dedup", "--json", "--hour-price", 7200)
+    priced = json.loads(invoke(*words).stdout)
+    assert priced["findings"]["cost"]["money"] == pytest.approx(2 * priced["findings"]["cost"]["seconds"])
+    assert "at 7200 an hour" in Path(priced["page"]).read_text()
+    assert json.loads(invoke(*words).stdout)["same_as"] == priced["run_id"], "its page has this price"
 
 
 def test_runs_list_shows_the_lines_and_their_ids_open_the_earlier_run(again: dict[str, Any]) -> None:
