@@ -12,15 +12,16 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from model.checksummed_json import find_sealed, seal
 from model.environment import trainer_environment
 from model.errors import BessemerError, Infra, InputError, IntegrityError
-from model.files import DISK_FULL, NOT_WRITABLE
+from model.files import DISK_FULL, NOT_WRITABLE, replace_durably
 from tasks.artifacts.artifact import ACCEPTED, BUILT, Artifact, manifest_of
 from tasks.artifacts.identity import Identity, library_versions
 from tasks.artifacts.lease import LEASE_SECONDS, FolderLease, build_lease, is_held
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from tasks.common.config import StrictConfig
 
 log = logging.getLogger(__name__)
+
+SPENT = "seconds.json"
+"""File in the folder of an unfinished build: the seconds of its attempts that an error, a pause or a signal ended."""
 
 DOCUMENTS = "documents"
 """The parent whose documents a stage reads, and the table that holds them."""
@@ -255,14 +259,15 @@ class _Build:
         root, identity, cause = self.context.root, self.identity, self.cause
         _sweep(root)
         folder, resumed = take_over(root / "work", self._work_name, lease.token)
-        # By a monotonic clock: nightly runs are planned by how long a stage took.
-        started, began = time.time(), time.monotonic()
+        started = time.time()
         mirror = RemoteMirror.of(root)
         # A forced build takes nothing over from other machines.
         unfinished = RemoteMirror(root, None) if cause == FORCED else mirror
-        with unfinished.sync_partial_build(
-            self.stage.name, identity.key, folder, self.stage.resume_files, lease.is_lost
-        ) as fetched:
+        files = self.stage.resume_files
+        with (
+            _timed(folder) as began,
+            unfinished.sync_partial_build(self.stage.name, identity.key, folder, files, lease.is_lost) as fetched,
+        ):
             if fetched:
                 self._note(f"{fetched} files of the unfinished build were fetched from the store")
             resumed = resumed or fetched > 0
@@ -309,6 +314,20 @@ class _Build:
 
     def _note(self, sentence: str) -> None:
         self.context.note(self.identity.stage, sentence)
+
+
+@contextmanager
+def _timed(folder: Path) -> Iterator[float]:
+    """Yield when the build in `folder` began by a monotonic clock, as if its earlier attempts had ended just now; costs
+    are counted and nightly runs planned by how long a stage took. The time of an attempt that fails is noted there."""
+    spent = find_sealed(folder / SPENT, "The time of earlier attempts is not counted.")
+    began = time.monotonic() - (spent["seconds"] if spent else 0.0)
+    try:
+        yield began
+    except BaseException:
+        with suppress(OSError):  # A full disk, or another builder took the folder.
+            replace_durably(folder / SPENT, seal({"seconds": time.monotonic() - began}, indent=None))
+        raise
 
 
 def _sweep(root: Path) -> None:

@@ -31,7 +31,8 @@ class ParentEntry(TypedDict):
 
 
 class Timings(TypedDict):
-    """When a build started, as Unix time, what it took, and whether it went on with an unfinished one."""
+    """When a build started, as Unix time, whether it went on with an unfinished one, and what both took; the time of a
+    build that was killed is not known."""
 
     started: float
     seconds: float

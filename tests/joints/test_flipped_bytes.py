@@ -351,6 +351,7 @@ READERS: tuple[tuple[str, Callable[[Reading, Path], bool]], ...] = (
     ("work/*/units/*.json", Reading.accepts_unit),
     ("work/*/files/*", Reading.accepts_unit),
     ("work/*/identity.json", Reading.accepts_identity),
+    ("work/*/seconds.json", Reading.accepts_record),
     ("work/*/scratch/train/run.json", Reading.accepts_trainer_run),
     ("work/*/scratch/train/restarts.jsonl", Reading.accepts_restarts),
     ("work/*/scratch/train/checkpoints/*/*", Reading.accepts_checkpoint),

@@ -131,7 +131,7 @@ def test_a_failure_publishes_nothing_and_the_next_build_goes_on_from_finished_un
     config, calls = ShoutConfig(), []
 
     def fails_late(workspace: Workspace) -> StageReport:
-        shout(config.model_copy(update={"words": config.words[:2]}), workspace, calls=calls)
+        shout(config.model_copy(update={"words": config.words[:2]}), workspace, pause=0.1, calls=calls)
         raise OSError(28, "No space left on device", "/somewhere")
 
     with pytest.raises(Infra, match="no space left while writing /somewhere"):
@@ -141,6 +141,7 @@ def test_a_failure_publishes_nothing_and_the_next_build_goes_on_from_finished_un
     resumed = build(tmp_path, calls=calls)
     assert calls == ["iron", "coke", "blast"]
     assert resumed.content == build(tmp_path / "undisturbed").content
+    assert resumed.manifest["timings"]["seconds"] >= 0.2, "the pauses of the build that failed"
 
 
 def test_a_finished_unit_that_was_damaged_is_done_again(tmp_path: Path) -> None:
