@@ -25,8 +25,8 @@ from pydantic import Field, field_validator
 
 from flows.experiments.ablation_report import BASE, ONLY_SECOND, AblationFound, Runs, write_ablation
 from flows.experiments.studies import SHIPPED, Setting, read_config, study_name
-from flows.experiments.trials import RunResult, Variant, as_setting, run_variants
-from flows.recipe.load import load_recipe, locate_recipe, shipped_file
+from flows.experiments.trials import RunResult, Variant, run_variants
+from flows.recipe.load import as_setting, load_recipe, locate_recipe, shipped_file
 from flows.recipe.schema import Recipe
 from flows.runs.lifecycle import FlowEnd, end_of_flow
 from tasks.common.config import StrictConfig

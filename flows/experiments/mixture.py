@@ -40,11 +40,11 @@ from flows.experiments.mixture_fit import (
     rank_correlation,
 )
 from flows.experiments.studies import ReportFiles, Value, read_config, split_settings, study_name, write_report
-from flows.experiments.trials import RunResult, Variant, as_setting, edited_recipe, run_variants
+from flows.experiments.trials import RunResult, Variant, edited_recipe, run_variants
 from flows.metrics.run_metrics import score_rows
 from flows.metrics.stage_lines import open_artifacts
 from flows.metrics.statistics import IntervalValues, bootstrap, interval_of_mean
-from flows.recipe.load import load_recipe, locate_recipe, quoted
+from flows.recipe.load import as_setting, load_recipe, locate_recipe, quoted
 from flows.recipe.schema import Recipe
 from flows.reports.document import Document, Section, Table
 from flows.runs.lifecycle import FlowEnd, end_of_flow

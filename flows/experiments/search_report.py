@@ -12,8 +12,9 @@ from flows.experiments.search_config import Choices, Range
 from flows.experiments.studies import ReportFiles, write_report
 from flows.experiments.study import Study
 from flows.experiments.trial_log import Trial
-from flows.experiments.trials import as_setting, edited_recipe
+from flows.experiments.trials import edited_recipe
 from flows.metrics.formatting import format_duration
+from flows.recipe.load import as_setting
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, bars, figure, points, reach
 from flows.reports.document import Chart, Document, Section, Table, Tile
 from model.files import write_atomically

@@ -14,8 +14,7 @@ from flows.experiments.samplers import next_promotion, rung_shares, suggest
 from flows.experiments.search_config import SearchConfig, own_settings, recipes_of_space, rungs_of
 from flows.experiments.studies import Value, study_name
 from flows.experiments.trial_log import Sampler, Trial, TrialLog
-from flows.experiments.trials import as_setting
-from flows.recipe.load import load_recipe
+from flows.recipe.load import as_setting, load_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.record import new_run_id
 from model.checksummed_json import read_sealed, write_sealed

@@ -5,7 +5,6 @@ mixtures, ablations and scaling studies are built on this module. Ablations comp
 which removes what a seed alone changes from the difference, and over the items of a benchmark one by one.
 """
 
-import json
 import re
 import statistics
 import threading
@@ -93,11 +92,6 @@ def run_pipeline(
 def built_stages(record: RunData) -> tuple[str, ...]:
     """Return the stages that a run built, a paused training included."""
     return tuple(entry["stage"] for entry in record["stages"] if entry["outcome"] in (BUILT, "paused"))
-
-
-def as_setting(key: str, value: object) -> str:
-    """Return `key=value`, as `--set` takes it."""
-    return f"{key}={json.dumps(value)}"
 
 
 def parse_editable(text: str) -> tomlkit.TOMLDocument:

@@ -28,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 
+from flows.recipe.load import as_setting
 from flows.recipe.resolve import MIXTURE_KEYS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
@@ -249,7 +250,7 @@ def stage_selection(from_stage: str | None, until: str | None, only: str | None)
 
 def as_settings(changes: BaseModel) -> list[str]:
     """Return the changes as `key.path=value` words, as `--set` and `flows.recipe.load.load_recipe` take them."""
-    return [f"{path}={json.dumps(value)}" for path, value in _leaves(changes.model_dump(mode="json"))]
+    return [as_setting(path, value) for path, value in _leaves(changes.model_dump(mode="json"))]
 
 
 def _leaves(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

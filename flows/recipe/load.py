@@ -83,7 +83,7 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     _fit_micro_batch(raw, settings)
     if any(map(_names_scale, settings)) and not any(_key(setting) == DATA for setting in settings):
         data = prepare_text(root, path.stem, raw.get("sources", ()))
-        apply_setting(raw, f"{DATA}={json.dumps(str(data))}")
+        apply_setting(raw, as_setting(DATA, str(data)))
     origin = f"{path} with --set {without_credentials(' '.join(settings))}" if settings else str(path)
     try:
         recipe = recipe_from(raw, origin=origin, folder=path.resolve().parent, root=root, limit=limit)
@@ -248,6 +248,20 @@ def parse_setting(setting: str) -> tuple[str, Any]:
         return path.strip(), tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return path.strip(), text
+
+
+def as_setting(key: str, value: object) -> str:
+    """Return `key=value`, as `--set` takes it."""
+    return f"{key}={_as_toml(value)}"
+
+
+def _as_toml(value: object) -> str:
+    """Return a JSON value in TOML: as in JSON but for tables, characters beyond U+FFFF, and DEL."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_as_toml(key)} = {_as_toml(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_as_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def apply_setting(raw: dict[str, Any], setting: str) -> None:

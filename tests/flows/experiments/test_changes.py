@@ -49,6 +49,13 @@ def test_seeds_vary_the_training_alone_unless_they_are_to_vary_more(foundry: Pat
     assert whole["base", 8].recipe.chunk.seed == 8
 
 
+def test_a_change_may_be_a_list_of_tables(foundry: Path, tmp_path: Path, write) -> None:
+    text = '[changes.late]\n"train.phases" = [{ share = 0.5, weights = { notes = 1.0 }, start_lr = 1e-3 }]\n'
+    setups = variants_of(read_config(AblationConfig, write(text), seeds=1), foundry / "foundry.toml", tmp_path, (), 1.0)
+    (phase,) = setups["late", 7].recipe.train.phases
+    assert (phase.share, phase.weights, phase.start_lr) == (0.5, {"notes": 1.0}, 1e-3)
+
+
 def test_second_runs_are_alike_whatever_the_change_and_second_recipe_from_its_model(
     foundry: Path, tmp_path: Path, write
 ) -> None:

@@ -191,6 +191,13 @@ def test_changes_reach_the_recipe_as_set_words_do(foundry: Path, tmp_path: Path)
     assert as_settings(Changes()) == []
 
 
+def test_text_of_any_characters_reaches_the_recipe(foundry: Path, tmp_path: Path) -> None:
+    """TOML knows no surrogates, as which JSON may escape characters beyond U+FFFF, and no DEL that is not escaped."""
+    said = 'Réponds 😀 "vite"\x7f\n\\d'
+    changes = Changes.model_validate({"evaluate": {"instruction": said}})
+    assert load_recipe(foundry / "foundry.toml", tmp_path, as_settings(changes)).evaluate.instruction == said
+
+
 @pytest.mark.parametrize(
     ("changes", "place"),
     [
