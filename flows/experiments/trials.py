@@ -8,7 +8,7 @@ which removes what a seed alone changes from the difference, and over the items 
 import re
 import statistics
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from flows.metrics.run_metrics import score_rows
 from flows.metrics.stage_lines import open_artifacts
 from flows.models.load import find_model
 from flows.planning.preconditions import start_run
-from flows.recipe.load import apply_setting
+from flows.recipe.load import apply_setting, fit_micro_batch
 from flows.recipe.schema import Recipe
 from flows.runs.context import CURRENT_LISTENER, heard_by
 from flows.runs.guards import raise_if_interrupted
@@ -106,12 +106,13 @@ def parse_editable(text: str) -> tomlkit.TOMLDocument:
     return document
 
 
-def edited_recipe(path: Path, settings: Iterable[str], *without: str) -> tomlkit.TOMLDocument:
+def edited_recipe(path: Path, settings: Sequence[str], *without: str) -> tomlkit.TOMLDocument:
     """Return the text of a recipe with settings and without some of its keys, to be written into another folder:
     `{recipe}` in paths is replaced by its own."""
     document = parse_editable(path.read_text(encoding="utf-8"))
     for setting in settings:
         apply_setting(document, setting)
+    fit_micro_batch(document, settings)
     for key in without:  # Settings may have written them too.
         document.pop(key, None)
     _fill_folder(document, str(path.resolve().parent))

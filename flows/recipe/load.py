@@ -80,7 +80,7 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     """
     # The sizes of a twin are those of its recipe, which other settings change.
     text, raw = read_toml(path, sorted(settings, key=lambda setting: not _names_scale(setting)))
-    _fit_micro_batch(raw, settings)
+    fit_micro_batch(raw, settings)
     if any(map(_names_scale, settings)) and not any(_key(setting) == DATA for setting in settings):
         data = prepare_text(root, path.stem, raw.get("sources", ()))
         apply_setting(raw, as_setting(DATA, str(data)))
@@ -108,7 +108,7 @@ def read_toml(path: Path, settings: Sequence[str] = ()) -> tuple[str, dict[str, 
     return text, values
 
 
-def _fit_micro_batch(raw: dict[str, Any], settings: Sequence[str]) -> None:
+def fit_micro_batch(raw: dict[str, Any], settings: Sequence[str]) -> None:
     """Lower the file's `train.micro_batch_rows` where a setting changes `train.batch_rows` alone and it no longer
     fits."""
     train = raw.get("train")

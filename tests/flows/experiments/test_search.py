@@ -156,3 +156,10 @@ def test_a_recipe_for_another_folder_names_its_own_whatever_the_name_of_that(tmp
     }
     assert "# text" in written
     assert "# base" in written
+
+
+def test_the_best_recipe_has_the_micro_batch_that_its_trial_had(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("[train]\nbatch_rows = 8\nmicro_batch_rows = 8\n")
+    found = edited_recipe(recipe, ["train.batch_rows=12"])["train"]
+    assert (found["batch_rows"], found["micro_batch_rows"]) == (12, 6), "the largest up to 8 that divides 12"
