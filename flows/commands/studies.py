@@ -1,5 +1,6 @@
 """`bessemer study`: many runs of one recipe, to search settings, ablate, mix sources and predict scale."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,11 +117,13 @@ def add(
     """
     from flows.experiments.study import add_manual_trial, reopen
     from flows.recipe.load import parse_setting
+    from flows.runs.record import root_option
 
     found = reopen(root, study)
     add_manual_trial(found, dict(map(parse_setting, settings)))
-    command = f"bessemer study search {found.request.recipe} --root {root}"
-    console().print(f"added; a running search takes it next, otherwise start one: {command}", markup=False)
+    command = f"bessemer study search {(found.base.command or '').removeprefix('run ')}{root_option(root)}"
+    said = f"added; a running search takes it next, otherwise start one: {command}"
+    console().print(said, markup=False, soft_wrap=True)
 
 
 @search.command()
@@ -132,12 +135,15 @@ def show(study: StudyName, root: Root = DEFAULT_ROOT, as_json: Json = False) -> 
 def _report(root: Path, name: str, as_json: bool) -> None:
     from flows.experiments.search_report import search_document, write_results
     from flows.experiments.study import reopen
+    from flows.runs.record import root_option
 
     study = reopen(root, name)
     found = write_results(study)
     _show({**found, "lines": study.trials}, search_document(study), as_json)
     if found["recipe"] and not as_json:
-        console().print(f"run it: bessemer run {found['recipe']} --root {root}", markup=False, soft_wrap=True)
+        limit = study.request.limit
+        options = f"{f' --limit {limit!r}' if limit < 1 else ''}{root_option(root)}"
+        console().print(f"run it: bessemer run {shlex.quote(found['recipe'])}{options}", markup=False, soft_wrap=True)
 
 
 @study.command()

@@ -1,5 +1,6 @@
 """What is wrong with a search is reported before anything runs, in the words of the recipe."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from flows.experiments.study import Study, StudyRequest, add_manual_trial, reope
 from flows.recipe.load import load_recipe, parse_setting
 from flows.recipe.schema import Recipe
 from model.errors import InputError, RecipeError
+from tests.command import invoke
 
 LR = '"train.schedule.peak_lr" = { low = 1e-4, high = 1e-1, log = true }'
 
@@ -142,6 +144,15 @@ def test_what_a_person_adds_is_taken_next_with_the_recipes_other_values(write, t
     assert (mine.origin, rung) == ("hand", 0)
     assert mine.settings == {"train.schedule.peak_lr": 0.5, "train.schedule.warmup_share": 0.05}
     assert list((begun.folder / "waiting").iterdir()) == []
+
+
+def test_the_command_for_an_added_trial_is_that_of_its_study(write, tmp_path: Path) -> None:
+    request, root = StudyRequest(write(), ("seed=3", "name=a b"), 0.5), tmp_path / "my root"
+    begun = Study(request, read_search(request.recipe, None, None, None), root)
+    said = invoke("study", "search", "add", begun.name, "--set", "train.schedule.peak_lr=0.5", "--root", root).stdout
+    words = shlex.split(" ".join(said.partition("start one: ")[2].split()))
+    options = ["--limit", "0.5", "--set", "seed=3", "--set", "name=a b", "--root", str(root)]
+    assert words == ["bessemer", "study", "search", str(request.recipe), *options]
 
 
 def test_what_cannot_be_a_trial_is_refused_when_it_is_added(write, tmp_path: Path) -> None:
