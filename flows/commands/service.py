@@ -1,5 +1,6 @@
 """`bessemer serve`: a Prefect server with its UI, a worker and the deployments, started and stopped."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -95,7 +96,9 @@ def status(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     is_up = all(pid is not None for pid in pids.values())
     address = files.public_url() if pids["server"] is not None else None
     lines = [f"{name:8}{'does not run' if pid is None else f'runs, process {pid}'}" for name, pid in pids.items()]
-    lines.append(f"ui      {address}" if address else f"`bessemer serve start --root {root}` starts them")
+    lines.append(
+        f"ui      {address}" if address else f"`bessemer serve start --root {shlex.quote(str(root))}` starts them"
+    )
     print_found({**pids, "up": is_up, "ui": address}, as_json, lambda _: typer.echo("\n".join(lines)))
     if not is_up:
         raise typer.Exit(1)

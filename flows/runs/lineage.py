@@ -5,6 +5,7 @@
 
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import TypedDict
 
@@ -43,7 +44,7 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> RunData:
     if not runs:
         raise InputError(
             f"{root} holds no run that got past the stage `{needs}` yet; start one with"
-            f" `bessemer run RECIPE --root {root}`, or name the root of your runs with --root"
+            f" `bessemer run RECIPE --root {shlex.quote(str(root))}`, or name the root of your runs with --root"
         )
     if run_id is None:
         return runs[-1][1]

@@ -92,7 +92,8 @@ def start_service(root: Path, options: ServiceOptions, notify: Notify) -> Servic
         if all(process.pid() is not None for process in parts):
             notify("the service is already running")
             if unlike := _unlike(files, options):
-                notify(f"it keeps {unlike}: `bessemer serve stop --root {root}`, then `serve start` with these options")
+                stop = f"`bessemer serve stop --root {shlex.quote(str(root))}`"
+                notify(f"it keeps {unlike}: {stop}, then `serve start` with these options")
             return files
         try:
             _start(files, options, notify)
@@ -358,7 +359,7 @@ def describe_service(files: ServiceFiles) -> str:
     deployments = yaml.safe_load(shipped("prefect.yaml").read_text(encoding="utf-8"))["deployments"]
     width = max(len(deployment["name"]) for deployment in deployments)
     lines = [f"  {deployment['name']:<{width}}  {deployment['description']}" for deployment in deployments]
-    of_root = f" --root {files.root}"
+    of_root = f" --root {shlex.quote(str(files.root))}"
     return "\n".join(
         [
             "",

@@ -6,6 +6,7 @@ import gzip
 import importlib.resources
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ def environment() -> jinja2.Environment:
         describe_gate=describe_gate,
         language_word=format_language,
         inline_script=inline_script,
+        shell_quoted=shlex.quote,
         readable=functools.partial(json.dumps, indent=1),
         cell=format_cell,
         words=_words,

@@ -1,6 +1,7 @@
 """Write the Markdown of Prefect artifacts, tables and a link to the run page: a run's summary, and what a stage did."""
 
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import quote
@@ -105,7 +106,7 @@ def _cost(found: Cost) -> str:
 
 
 def _command(name: str, record: RunData) -> str:
-    return f"bessemer {name} {record['run_id']} --root {record['root']}"
+    return f"bessemer {name} {record['run_id']} --root {shlex.quote(record['root'])}"
 
 
 def format_page_link(page: str | None) -> str:

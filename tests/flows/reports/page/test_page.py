@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import html
 import io
 import json
 import re
@@ -23,6 +24,7 @@ from flows.reports.charts.training import training_figure
 from flows.reports.page.examples import SHOWN_OPEN, Removals, RemovedDocument, removals
 from flows.reports.page.page import _one_of_each, write_page
 from flows.reports.page.render import environment, inline_script
+from flows.reports.run_list import write_run_list
 from flows.reports.summary import print_summary
 from model.checksummed_json import write_sealed
 from model.data.schema import EVENTS, METRICS, STEPS
@@ -491,3 +493,10 @@ def test_of_each_rule_one_dropped_document_is_open_and_of_each_stage_before_a_se
     assert [row.doc_id for row in _one_of_each(few)] == ["a", "b", "c"]
     many = dropped("clean", *"abcdefgh") | dropped("dedup", "i")
     assert [row.doc_id for row in _one_of_each(many)] == [*"abcdefgh"[: SHOWN_OPEN - 1], "i"]
+
+
+def test_commands_on_pages_quote_the_root(make: Callable[..., Any], tmp_path: Path) -> None:
+    made = make(tmp_path / "my root")
+    pages = [write_page(made.folder, made.root), write_run_list(made.root)]
+    for text in (html.unescape(page.read_text()) for page in pages):
+        assert text.count(f"--root '{made.root}'") == len(re.findall("--root '?/", text)) > 0
