@@ -78,5 +78,13 @@ MEGATRON_BERT = replace(
     BERT_FAMILY,
     model_type="megatron-bert",
     class_name="MegatronBertForPreTraining",
+    names={
+        **BERT_FAMILY.names,
+        "vocab_size": ("vocab_size", 29_056),
+        "layers": ("num_hidden_layers", 24),
+        "heads": ("num_attention_heads", 16),
+        "width": ("hidden_size", 1024),
+        "ffn_width": ("intermediate_size", 4096),
+    },
     fixed={"norm_position": "pre", "embedding_norm": False},
 )

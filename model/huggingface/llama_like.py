@@ -58,7 +58,10 @@ class _Shape:
     experts: _Experts | None = None
     window: str = ""
     """`all`: `sliding_window` holds for every block (Mistral); `later`: from `max_window_layers` on, where
-    `use_sliding_window` is set (Qwen)."""
+    `use_sliding_window` is set (Qwen). Other classes read no window."""
+    window_size: int | None = None
+    """Default of `sliding_window`; null in a file is no window."""
+    rotary_base: float = 10_000.0
 
 
 _LLAMA = _Shape(
@@ -74,6 +77,7 @@ _MISTRAL = _Shape(
      "num_key_value_heads": 8},
     qkv_biases=False,
     window="all",
+    window_size=4096,
 )  # fmt: skip
 _QWEN2 = _Shape(
     "qwen2",
@@ -82,6 +86,7 @@ _QWEN2 = _Shape(
      "num_key_value_heads": 32},
     qkv_biases=True,
     window="later",
+    window_size=4096,
 )  # fmt: skip
 _QWEN3 = _Shape(
     "qwen3",
@@ -90,6 +95,7 @@ _QWEN3 = _Shape(
      "num_key_value_heads": 32, "head_dim": 128},
     qk_norm="head",
     window="later",
+    window_size=4096,
 )  # fmt: skip
 _OLMO2 = _Shape(
     "olmo2",
@@ -107,6 +113,8 @@ _MIXTRAL = replace(
     model_type="mixtral",
     class_name="MixtralForCausalLM",
     norm_eps=1e-5,
+    window_size=None,
+    rotary_base=1e6,
     experts=_Experts("num_local_experts", 8, 2, "block_sparse_moe", ("w1", "w3", "w2")),
 )
 _OLMOE = _Shape(
@@ -180,7 +188,7 @@ def _names(shape: _Shape) -> Names:
 def _read(shape: _Shape, settings: Settings, named: dict[str, Any]) -> dict[str, Any]:
     heads, context = named["heads"], named["context"]
     biases, qkv_biases = _read_biases(shape, settings)
-    base, scaling = settings.rope()
+    base, scaling = settings.rope(shape.rotary_base)
     if scaling is not None and scaling.original_context is not None and context == scaling.original_context:
         # This file says how long texts were before scaling.
         context = int(scaling.factor * scaling.original_context)
@@ -229,20 +237,17 @@ def _read_experts(shape: _Shape, settings: Settings) -> dict[str, Any]:
 
 def _read_window(shape: _Shape, settings: Settings) -> dict[str, Any]:
     """Return `window` and the first block that has it."""
-    window = settings.get("sliding_window", None)
-    begin = settings.get("max_window_layers", 28) if shape.window == "later" else 0
-    kinds = settings.get("layer_types", None)
-    if kinds is not None and "sliding_attention" in kinds:
-        begin = kinds.index("sliding_attention")
-        if "full_attention" in kinds[begin:]:
-            raise settings.unsupported("layer_types", kinds, "windows from one block on to the last")
-    elif kinds is not None or shape.window == "":
-        window = None
-    if shape.window == "later" and not settings.get("use_sliding_window", False):
-        window = None
-    if window is None or begin >= settings.get("num_hidden_layers", 32):
+    window = settings.get("sliding_window", None if settings.has("sliding_window") else shape.window_size)
+    is_read = shape.window == "all" or (shape.window == "later" and settings.get("use_sliding_window", False))
+    if window is None or not is_read:
         return {}
-    return {"window": window, "window_from_layer": begin}
+    begin = settings.get("max_window_layers", 28) if shape.window == "later" else 0
+    if (kinds := settings.get("layer_types", None)) is not None:
+        begin = kinds.index("sliding_attention") if "sliding_attention" in kinds else len(kinds)
+        if "full_attention" in kinds[begin:] or (begin and shape.window == "all"):
+            known = "windows in all blocks" if shape.window == "all" else "windows from one block on to the last"
+            raise settings.unsupported("layer_types", kinds, known)
+    return {} if begin >= settings.get("num_hidden_layers", 32) else {"window": window, "window_from_layer": begin}
 
 
 def _write(shape: _Shape, config: GPTConfig) -> dict[str, Any]:

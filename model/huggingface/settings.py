@@ -40,6 +40,10 @@ class Settings:
         found = self._values.get(name)
         return default if found is None else found
 
+    def has(self, name: str) -> bool:
+        """Return whether the file has a value, null included."""
+        return name in self._values
+
     def expect(self, name: str, *allowed: Any) -> None:
         """Raise InputError unless the value is one of those `allowed`; the first is the class's default."""
         found = self.get(name, allowed[0])
@@ -53,13 +57,13 @@ class Settings:
             raise self.unsupported(name, found, ", ".join(meanings))
         return meanings[found]
 
-    def rope(self) -> tuple[float, RotaryScaling | None]:
+    def rope(self, default_base: float = 10_000.0) -> tuple[float, RotaryScaling | None]:
         """Return base and scaling of rotary positions, which older files spread over several keys.
 
         Raises InputError for a scaling that the networks here do not have.
         """
         rope = {**(self.get("rope_parameters", None) or {}), **(self.get("rope_scaling", None) or {})}
-        base = float(rope.get("rope_theta", self.get("rope_theta", self.get("rotary_emb_base", 10_000.0))))
+        base = float(rope.get("rope_theta", self.get("rope_theta", self.get("rotary_emb_base", default_base))))
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind == "default":
             return base, None

@@ -4,6 +4,7 @@ Sizes are shrunk; every other key is that of the published configuration that th
 """
 
 import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from model.config.network import GPTConfig
 from model.errors import InputError
 from model.huggingface.base import export_weights
 from model.huggingface.io import export_network, open_published, published_config, read_published
-from model.huggingface.registry import OF_ARCHITECTURE, fitting_family, obstacles
+from model.huggingface.registry import FAMILIES, fitting_family, obstacles
+from model.huggingface.settings import Settings
 from model.nn.block import KeyValueCache
 from model.nn.gpt import GPT
 
@@ -197,14 +199,18 @@ def test_weights_in_several_files_are_read(shards: int, tmp_path: Path) -> None:
         ({"attention_bias": True, "mlp_bias": False}, "attention_bias = True"),
         ({"num_key_value_heads": 3}, "kv_heads 3 does not divide heads 4"),
         ({"hidden_act": "tanh"}, "hidden_act = tanh"),
+        ({"model_type": "mistral", "layer_types": 2 * ["full_attention"] + ["sliding_attention"]}, "in all blocks"),
     ],
 )
 def test_what_no_network_here_computes_is_refused(choices: dict[str, Any], problem: str) -> None:
-    (llama,) = [family for family in OF_ARCHITECTURE["gpt"] if family.model_type == "llama"]
-    from model.huggingface.settings import Settings
-
+    settings = {**SIZES, "model_type": "llama", **choices}
     with pytest.raises(InputError, match=problem):
-        llama.read(Settings({**SIZES, "model_type": "llama", **choices}))
+        FAMILIES[settings["model_type"]].read(Settings(settings))
+
+
+def test_a_class_without_windows_has_none() -> None:
+    settings = {**SIZES, "sliding_window": 8, "layer_types": 3 * ["sliding_attention"]}
+    assert FAMILIES["llama"].read(Settings(settings)).window is None
 
 
 @pytest.mark.parametrize(
@@ -226,6 +232,16 @@ def test_each_choice_has_its_class(choices: dict[str, Any], class_name: str) -> 
         weights = GPT(config).state_dict()
     assert family.weight_map(config, weights).keys() == weights.keys()
     assert len(export_weights(weights, family.weight_map(config, weights))) == len(weights)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "choices"),
+    [*((name, {}) for name in FAMILIES), *((name, {"use_sliding_window": True}) for name in ("qwen2", "qwen3"))],
+)
+def test_a_missing_setting_has_the_default_of_its_class(model_type: str, choices: dict[str, Any]) -> None:
+    whole = type(transformers.AutoConfig.for_model(model_type))(**choices).to_json_string(use_diff=False)
+    family = FAMILIES[model_type]
+    assert family.read(Settings(choices)) == family.read(Settings(json.loads(whole)))
 
 
 def test_a_window_sees_as_many_tokens_as_it_says() -> None:
