@@ -30,9 +30,10 @@ OWN_TEMPLATE = (
 """Words before each message, and the end of text before a conversation and after each answer: a template for any
 vocabulary, since it needs no tokens of its own. A vocabulary whose texts begin with a token has that one first."""
 
-_OPEN, _CLOSE = "\ue0f0", "\ue0f1"
+_OPEN, _CLOSE, _SPACE = "\ue0f0", "\ue0f1", "\u205f"
 
-_MARK = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
+_MARK = re.compile(f"({_SPACE}?){_OPEN}(\\d+){_CLOSE}({_SPACE}?)")
+"""What stands for a message; a template that trims messages removes the spaces around it."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ class ChatTemplate:
 
     def _parts(self, messages: Sequence[Message], *, generation_prompt: bool) -> list[tuple[str, Message | None]]:
         """Return the text of the template and of the messages in order; a space before a message belongs to it."""
-        marked = [{"role": one.role, "content": f"{_OPEN}{number}{_CLOSE}"} for number, one in enumerate(messages)]
+        marks = (f"{_SPACE}{_OPEN}{number}{_CLOSE}{_SPACE}" for number in range(len(messages)))
+        marked = [{"role": one.role, "content": mark} for one, mark in zip(messages, marks, strict=True)]
         compiled = self._compiled
         try:
             rendered = compiled.render(
@@ -151,24 +153,21 @@ class ChatTemplate:
                 f"the chat template cannot write messages of {', '.join(one.role for one in messages)}:"
                 f' {type(error).__name__}: {error}. Set template = "own" above the first [[tasks]]'
             ) from error
-        pieces = _MARK.split(rendered)
-        written = [int(number) for number in pieces[1::2]]
+        before, *pieces = _MARK.split(rendered)
+        written = [int(number) for number in pieces[1::4]]
         if written != list(range(len(messages))):
             raise InputError(
                 f"the chat template writes the messages {written} of {len(messages)}, where each was expected once, in"
                 f' order. Set template = "own" above the first [[tasks]]'
             )
         parts: list[tuple[str, Message | None]] = []
-        for place, text in enumerate(pieces):
-            if place % 2:
-                before = parts.pop()[0] if parts and parts[-1][1] is None else ""
-                stripped = before.removesuffix(" ")
-                parts += [(stripped, None)] if stripped else []
-                message = messages[int(text)]
-                parts.append((before[len(stripped) :] + message.content, message))
-            elif text:
-                parts.append((text, None))
-        return parts
+        for message, left, right, after in zip(messages, pieces[::4], pieces[2::4], pieces[3::4], strict=True):
+            stripped = before.removesuffix(" ")
+            parts += [(stripped, None)] if stripped else []
+            content = message.content if left else message.content.lstrip()
+            parts.append((before[len(stripped) :] + (content if right else content.rstrip()), message))
+            before = after
+        return [*parts, (before, None)] if before else parts
 
     def _with_special(self, text: str, vocabulary: Vocabulary) -> list[int]:
         ids: list[int] = []

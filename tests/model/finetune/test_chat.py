@@ -128,6 +128,18 @@ def test_a_tokenizers_template_marks_the_answers_too() -> None:
     assert template().end(VOCABULARY) == 1
 
 
+@pytest.mark.parametrize(
+    ("source", "asked", "answer"),
+    [(CHATML, "Tin?", "Soft."), (CHATML.replace(" | trim", ""), "\n Tin? \n", " Soft.\n")],
+)
+def test_messages_are_trimmed_where_the_template_trims_them(source: str, asked: str, answer: str) -> None:
+    turns = (Message("user", "\n Tin? \n"), Message("assistant", " Soft.\n"))
+    found = template(source).conversation(turns, VOCABULARY)
+    assert spelled(found.ids) == f"<|begin|>user\n{asked}<|end|>\n<|begin|>assistant\n{answer}<|end|>\n"
+    marked = [token for token, is_answer in zip(found.ids, found.is_answer, strict=True) if is_answer]
+    assert spelled(marked) == f"{answer}<|end|>"
+
+
 def test_a_space_before_an_answer_is_its_own_in_the_prompt_too() -> None:
     whole = template(SPACED).conversation(TURNS, VOCABULARY)
     prompt = template(SPACED).prompt(TURNS[:-1], VOCABULARY)
