@@ -94,8 +94,10 @@ class GPTTaskModel:
         are likeliest."""
         rows = sorted(self.scored_rows(examples, truncation), key=lambda row: len(row[0]))
         nats, right, count = 0.0, 0, 0
-        for begin in range(0, len(rows), SCORED_AT_ONCE):
-            hidden_BTD, targets_BT = self._hidden(rows[begin : begin + SCORED_AT_ONCE])
+        # Padding would change rotations that depend on the length.
+        at_once = 1 if self.network.config.rotates_by_length else SCORED_AT_ONCE
+        for begin in range(0, len(rows), at_once):
+            hidden_BTD, targets_BT = self._hidden(rows[begin : begin + at_once])
             counted = targets_BT != NO_LOSS
             logits_NV, targets_N = self.network.logits(hidden_BTD[counted]), targets_BT[counted]
             nats += float(torch.nn.functional.cross_entropy(logits_NV.double(), targets_N, reduction="sum"))

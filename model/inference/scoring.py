@@ -44,6 +44,8 @@ def choice_log_probabilities(
     context (the last one is predicted, never read). Raises ValueError otherwise.
     """
     longest = max(map(len, continuations))
+    if network.config.rotates_by_length and min(map(len, continuations)) < longest:
+        return [choice_log_probabilities(network, context, [one])[0] for one in continuations]
     if not context or not all(continuations) or len(context) + longest - 1 > network.config.context:
         raise ValueError(
             f"a context of {len(context)} and continuations of {[len(one) for one in continuations]} tokens do not fit"
@@ -110,15 +112,18 @@ def _window_nats(network: GPT, windows: list[_Window], batch_tokens: int) -> lis
     """Return the nats of the scored tokens of each window, f64; windows of similar length share a batch, padded at the
     end.
 
-    Padding comes after every counted token, where a causal model cannot see it.
+    Padding comes after every counted token, where a causal model cannot see it, but where rotations depend on the
+    length it would change them: there a batch has windows of one length.
     """
-    device = network.embedding.weight.device
+    device, by_length = network.embedding.weight.device, network.config.rotates_by_length
     found: dict[int, Tensor] = {}
     order = sorted(range(len(windows)), key=lambda i: (len(windows[i].tokens), i))
     begin = 0
     while begin < len(order):
         end = begin + 1
         while end < len(order) and len(windows[order[end]].tokens) * (end + 1 - begin) <= batch_tokens:
+            if by_length and len(windows[order[end]].tokens) != len(windows[order[begin]].tokens):
+                break
             end += 1
         chosen = [windows[i] for i in order[begin:end]]
         longest = max(len(window.tokens) for window in chosen)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from model.config.network import GPTConfig
+from model.config.rotary import RotaryScaling
 from model.inference.scoring import choice_log_probabilities, text_nats, token_nats
 from model.nn.gpt import GPT
 from tests.model.inference.reference import continuation_log_probabilities
@@ -36,6 +37,18 @@ def test_choices_of_one_context_score_as_they_do_alone(network: GPT) -> None:
     expected = continuation_log_probabilities(network, [(context, choice) for choice in choices])
     assert choice_log_probabilities(network, context, choices) == pytest.approx(expected, abs=1e-4)
     assert choice_log_probabilities(network, context, [[6], [4]]) == pytest.approx([expected[1], expected[3]], abs=1e-4)
+
+
+def test_rotations_by_length_are_those_of_each_text_whatever_is_beside_it() -> None:
+    scaling = RotaryScaling(kind="dynamic", factor=4.0, original_context=8)
+    config = GPTConfig(vocab_size=30, context=32, layers=2, heads=2, width=16, init_std=0.4, rotary_scaling=scaling)
+    network = GPT(config).initialise(3).eval()
+    texts = [[*range(1, 10)], [*range(1, 28)], [*range(2, 11)]]
+    alone = [text_nats(network, [text], 0)[0] for text in texts]
+    assert text_nats(network, texts, 0) == pytest.approx(alone, abs=1e-4)
+    choices = [[4, 6], [*range(20)], [5, 6]]
+    by_itself = [choice_log_probabilities(network, [1] * 9, [one])[0] for one in choices]
+    assert choice_log_probabilities(network, [1] * 9, choices) == pytest.approx(by_itself, abs=1e-4)
 
 
 def test_a_context_that_leaves_no_space_for_its_choices_is_refused(network: GPT) -> None:
