@@ -327,7 +327,9 @@ def predict(
     if (records is None) == (not field):
         raise InputError("give a file of records, or the fields of one with --field NAME=TEXT")
     given = read_records(records) if records is not None else [parse_fields(field or [])]
-    found = predict_records(root, model, task, given, probabilities=probabilities)
+    found, cut = predict_records(root, model, task, given, probabilities=probabilities)
+    if cut:
+        typer.echo(cut, err=True)
     lines = (f"{json.dumps(record, ensure_ascii=False)}\n" for record in found)
     print_found(found, as_json, lambda _: sys.stdout.writelines(lines))
 

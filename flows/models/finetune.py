@@ -61,11 +61,13 @@ def _other_result(folder: Path) -> InputError:
 
 def predict_records(
     root: Path, model: str, task: str | None, records: list[dict[str, Any]], *, probabilities: bool
-) -> list[dict[str, Any]]:
-    """Return the records with the model's predictions in the task's answer field.
+) -> tuple[list[dict[str, Any]], str]:
+    """Return the records with the model's predictions in the task's answer field, and a sentence about what was cut off
+    before the model read them, empty where it read all.
 
     With `probabilities`, NAME_probabilities of the field has the probability of each label.
     """
+    from model.finetune.data import Truncation
     from model.finetune.output import read_result
 
     if is_published(Path(model)):
@@ -78,13 +80,14 @@ def predict_records(
     number = answerer.task(task)
     name = answerer.tasks[number].answer
     label_probabilities = answerer.probabilities(number, records) if probabilities else None
-    found = [
-        {**record, name: answer} for record, answer in zip(records, answerer.answers(number, records), strict=True)
-    ]
+    truncation = Truncation()
+    answers = answerer.answers(number, records, truncation)
+    found = [{**record, name: answer} for record, answer in zip(records, answers, strict=True)]
     if label_probabilities is not None:
         for record, of_record in zip(found, label_probabilities, strict=True):
             record[f"{name}_probabilities"] = of_record
-    return found
+    cut = f"records are longer than the model reads: {truncation.describe()}" if truncation.cut_examples else ""
+    return found, cut
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

@@ -112,7 +112,7 @@ class GPTTaskModel:
         prompts: list[Prompt] = []
         for example in examples:
             ids = self.template.prompt(example.messages, self._vocabulary)
-            truncation.count(len(ids), len(ids))
+            truncation.count(len(ids), min(len(ids), self.network.config.context))
             prompts.append(Prompt(ids, Sampling(temperature=0.0)))
         written = generate_batch(self.network, prompts, max_new_tokens=self.network.config.context // 2, stop=self._end)
         return [self._vocabulary.decode_following(ids).strip() for ids in written]

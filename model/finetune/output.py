@@ -52,9 +52,12 @@ class FinetunedModel:
             )
         return names.index(name)
 
-    def answers(self, number: int, records: list[dict[str, Any]]) -> list[Answer]:
-        """Return an answer to each record; InputError where a record lacks a field of the task."""
-        return self.task_model.answers(number, self._examples(number, records), Truncation())
+    def answers(self, number: int, records: list[dict[str, Any]], truncation: Truncation | None = None) -> list[Answer]:
+        """Return an answer to each record; InputError where a record lacks a field of the task.
+
+        What is not read of them is counted in `truncation`.
+        """
+        return self.task_model.answers(number, self._examples(number, records), truncation or Truncation())
 
     def probabilities(self, number: int, records: list[dict[str, Any]]) -> list[ByLabel | list[ByLabel | None]]:
         """Return the probability of each label for each record (`label_probabilities`)."""

@@ -88,6 +88,9 @@ def test_a_model_is_taught_and_asked(home: Path, bessemer: Callable[..., Result]
     answers = [json.loads(line) for line in bessemer("model", "predict", folder, asked).stdout.splitlines()]
     assert [answer["id"] for answer in answers] == [7, 8]
     assert {answer["label"] for answer in answers} <= {"hard", "soft"}
+    assert one.stderr == ""
+    long = bessemer("model", "predict", folder, "--field", f"sentence={'we smelt tin ' * 20}")
+    assert "longer than the model reads: 1 of 1 examples cut" in long.stderr
     (sure,) = json.loads(
         bessemer("model", "predict", folder, "--field", "sentence=we", "--probabilities", "--json").stdout
     )
