@@ -102,7 +102,7 @@ def generate(
     one token, and its most likely fillings are listed. A fine-tuned T5 answers prompts with its task's prefix.
     """
     from flows.models.chat import say
-    from flows.models.generate import continues_prompt, write_text, write_texts
+    from flows.models.generate import continues_prompt, left_out, write_text, write_texts
     from flows.models.load import open_trained
     from model.inference.device import choose_device, inference_on
     from model.inference.generate import Sampling
@@ -110,6 +110,9 @@ def generate(
     sampling = Sampling(temperature, top_p, top_k, seed)
     trained = open_trained(root, model)
     prompts = prompt or [""]
+    for one in prompts:
+        if sentence := left_out(trained, one):
+            typer.echo(sentence, err=True)
     with inference_on(choose_device(device, trained.description), trained.description, trained.network):
         if len(prompts) * samples == 1 and not as_json:
             say(prompts[0] if continues_prompt(trained, prompts[0]) else "")

@@ -276,6 +276,16 @@ def prompt_ids(tokenizer: "Tokenizer", prompt: str) -> list[int]:
     return tokenizer.encode(prompt) if prompt else [tokenizer.eos]
 
 
+def left_out(trained: Trained, prompt: str) -> str:
+    """Return a sentence about the beginning of a prompt that a GPT does not read; empty where it reads all."""
+    if trained.network.config.architecture != "gpt":
+        return ""
+    count, context = len(prompt_ids(trained.tokenizer, prompt)), trained.network.config.context
+    if count <= context:
+        return ""
+    return f"of the prompt's {count} tokens the model reads the last {context}, its context"
+
+
 def continues_prompt(trained: Trained, prompt: str) -> bool:
     """Return whether the model continues the prompt, rather than answering it or filling its blanks."""
     architecture = trained.network.config.architecture

@@ -62,6 +62,14 @@ def test_a_gpt_writes_several_texts_of_one_seed(model: Callable[..., Path]) -> N
     assert parts[1] == f"the cat{found['text']}\n"
 
 
+def test_it_says_what_of_a_long_prompt_no_longer_fits(model: Callable[..., Path]) -> None:
+    folder, long = model(GPTConfig), "the cat sat on a mat. " * 20
+    for more in ((), ("--samples", "2"), ("--json",)):
+        reported = generate(folder, "--prompt", long, "--prompt", "the cat", "--tokens", "2", *more)
+        assert len(re.findall(r"tokens the model reads the last 32", reported.stderr)) == 1
+    assert generate(folder, "--prompt", "the cat", "--tokens", "2").stderr == ""
+
+
 @pytest.mark.parametrize("words", [("model", "generate", "x", "--prompt"), ("data", "tokens")])
 def test_a_text_that_is_not_utf_8_is_refused(words: tuple[str, ...]) -> None:
     """As the shell gives it: a byte that is no character is half of a surrogate pair."""
