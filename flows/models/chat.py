@@ -70,13 +70,21 @@ class Chat:
         return self._template is not None
 
     def answer(self, messages: Sequence[Message], sampling: Sampling, tokens: int) -> Answer:
-        """Return the answer to messages, the last of which is the user's, of at most `tokens` tokens."""
+        """Return the answer to messages, the last of which is the user's, of at most `tokens` tokens.
+
+        Raises InputError where that message alone is longer than the context.
+        """
         assert self._template is not None, "a model without a template continues texts"
         kept, ids = list(messages), self._template.prompt(messages, self._tokenizer)
         system = 1 if kept[0].role == "system" else 0
         while len(ids) > KEPT_SHARE * self._context and len(kept) > system + 2:
             del kept[system : system + 2]
             ids = self._template.prompt(kept, self._tokenizer)
+        if len(ids) > self._context:
+            raise InputError(
+                f"the message with what must precede it has {len(ids)} tokens, and the model's context is"
+                f" {self._context}; shorten it"
+            )
         return Answer(self._stream(ids, sampling, tokens, stripped=True), len(messages) - len(kept))
 
     def continuation(self, text: str, sampling: Sampling, tokens: int) -> Answer:
@@ -149,9 +157,13 @@ def talk(chat: Chat, sampling: Sampling, tokens: int, read: Callable[[str], str]
         drawn = Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed + turn)
         turn += 1
         if chat.answers_messages:
-            messages.append(Message("user", line))
-            written = _written(chat.answer(messages, drawn, tokens), "messages")
-            messages.append(Message("assistant", written))
+            asked = [*messages, Message("user", line)]
+            try:
+                answer = chat.answer(asked, drawn, tokens)
+            except InputError as error:
+                say(f"({error})\n")
+                continue
+            messages = [*asked, Message("assistant", _written(answer, "messages"))]
         else:
             text = f"{text}\n{line}" if text else line
             text += _written(chat.continuation(text, drawn, tokens), "tokens")

@@ -296,3 +296,12 @@ def test_a_port_that_is_taken_is_named(base: Chat) -> None:
         port = int(server.server_address[1])
         with pytest.raises(InputError, match=f"port {port} of this machine"), chat_server(base, "two", GREEDY, 6, port):
             raise AssertionError("the port is free")
+
+
+def test_a_message_beyond_the_context_is_refused_and_the_chat_goes_on(
+    tuned: Chat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InputError, match=r"tokens, and the model's context is 48"):
+        tuned.answer([Message("user", "the cat sat on a mat. " * 20)], GREEDY, 4)
+    talk(tuned, GREEDY, 2, typed("the cat", "the cat sat on a mat. " * 20, "the dog", "/quit"))
+    assert capsys.readouterr().out.count("context is 48") == 1
