@@ -112,7 +112,7 @@ class ScheduleConfig(BaseConfig):
 
     def check_shares(self) -> None:
         """Raise ValueError where parts of the schedule, all of them shares, do not follow each other."""
-        warmup, end, decay = as_share(self.warmup_share), as_share(self.end_share), as_share(self.decay_share)
+        warmup, end = as_share(self.warmup_share), as_share(self.end_share)
         if warmup >= min(1.0, end):
             raise ValueError(f"warmup_share {warmup:g} leaves nothing of the training before end_share {end:g}")
         if self.kind == "inverse_sqrt" and not warmup:
@@ -121,7 +121,7 @@ class ScheduleConfig(BaseConfig):
             steps = tuple(map(as_share, self.steps))
             if list(steps) != sorted(set(steps)) or steps[0] <= warmup or steps[-1] >= 1:
                 raise ValueError(f"steps {steps} must rise, begin after warmup_share {warmup:g} and be below 1")
-        if self.kind == "warmup_stable_decay" and not 0 < decay <= end - warmup:
+        if self.kind == "warmup_stable_decay" and not 0 < (decay := as_share(self.decay_share)) <= end - warmup:
             raise ValueError(
                 f"warmup_share {warmup:g} and decay_share {decay:g} are nothing, or more than the whole run up to"
                 f" end_share {end:g}"

@@ -38,6 +38,10 @@ def test_a_share_and_as_many_steps_and_tokens_give_the_same_rates(
     assert rates(kind=kind, **{key: tokens}) == pytest.approx(expected, abs=1e-15)
 
 
+def test_parts_of_another_kind_may_be_in_steps() -> None:
+    assert rates(kind="cosine", decay_share="10 steps", steps=("5 steps",)) == rates(kind="cosine")
+
+
 def test_twenty_five_steps_of_warm_up_are_those_of_any_length() -> None:
     for positions in (400, 800, 1600):
         found = rates(positions, warmup_share="25 steps", peak_lr=1.0, kind="constant")
