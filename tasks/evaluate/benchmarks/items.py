@@ -7,7 +7,6 @@ measure of a leak, Brown et al. 2020, appendix C; in scripts without spaces a ch
 items share are their benchmark's template and do not count.
 """
 
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any
 import blake3
 import pyarrow as pa
 import pyarrow.compute as pc
+import regex
 
 from tasks.common.numeric import seed64, unit_interval
 from tasks.common.text import is_unspaced
@@ -27,7 +27,8 @@ _TIBETAN = range(0x0F00, 0x1000)
 NGRAM = 13
 TEMPLATE_ITEMS = 20
 """An n-gram in more items than this, or in more than half of them, belongs to the benchmark's template."""
-_RUNS = re.compile(r"[^\W_]+")
+_RUNS = regex.compile(r"[^\W_]+")
+"""Unlike in `re`, the marks of Indian, Arabic and other scripts are parts of a word."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,8 @@ def _ngrams(item: Item) -> set[bytes]:
 
 
 def words_of(text: str) -> list[str]:
-    """Return runs of letters and digits after NFKC and case folding; in scripts without spaces, single characters."""
+    """Return runs of letters, marks and digits after NFKC and case folding; in scripts without spaces, single
+    characters with their marks."""
     words: list[str] = []
     for run in _RUNS.findall(unicodedata.normalize("NFKC", text).casefold()):
         if run.isascii():
@@ -193,6 +195,9 @@ def _split_characters(run: str) -> list[str]:
     words: list[str] = []
     within = False
     for character in run:
+        if words and unicodedata.category(character).startswith("M"):
+            words[-1] += character
+            continue
         alone = is_unspaced(ord(character))
         if within and not alone:
             words[-1] += character

@@ -260,6 +260,7 @@ def test_thirteen_characters_are_thirteen_words_where_there_are_no_blanks():
     assert {example.item_id for example in pool.examples(asked, 10)} == {"id3", "id4", "id5"}
     assert words_of("GPT敏捷 the Кот-2x") == ["gpt", "敏", "捷", "the", "кот", "2x"]
     assert words_of("ພາສາ ལགཔ་") == ["ພ", "າ", "ສ", "າ", "ལགཔ"]
+    assert words_of("हिन्दी में مَرْحَبًا ดีมาก") == ["हिन्दी", "में", "مَرْحَبًا", "ดี", "ม", "า", "ก"]
 
 
 def test_the_form_of_asking_of_a_benchmark_gives_nothing_away():
