@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from model.config import EXPERT, RUNTIME, Reach
 from tasks.clean.document import CODE, KindName
-from tasks.clean.presets import EDIT_LIMITS, EDITS
+from tasks.clean.presets import EDIT_LIMITS, EDITS, LANGUAGES
 from tasks.clean.rules import RULES
 from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
@@ -228,6 +228,7 @@ class CleanConfig(StrictConfig):
             ("edit or rule", (name.replace(":", " ") for name in self.add), (*EDITS, *RULES)),
             ("edit or rule", self.without, (*EDITS, *RULES)),
             ("rule or edit with a limit", self.limits, (*RULES, *EDIT_LIMITS)),
+            ("language", self.languages, LANGUAGES),
         ):
             for name in names:
                 _check_name(what, name, known)

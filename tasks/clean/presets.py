@@ -17,6 +17,12 @@ EMPTY = "empty"
 LANGUAGE = "language"
 """Dropped: in none of the languages that the recipe lists. Without such a list nothing is dropped."""
 
+_CODES = """af am an ar as az be bg bn br bs ca cs cy da de dz el en eo es et eu fa fi fo fr ga gl gu he hi hr ht hu hy
+    id is it ja jv ka kk km kn ko ku ky la lb lo lt lv mg mk ml mn mr ms mt nb ne nl nn no oc or pa pl ps pt qu ro ru rw
+    se si sk sl sq sr sv sw ta te th tl tr ug uk ur vi vo wa xh zh zu"""
+LANGUAGES = frozenset(_CODES.split())
+"""Codes (ISO 639-1) of the languages that are identified."""
+
 QUALITY = "quality"
 """Dropped: too unlike the good sources of the recipe, by the classifier and GPT-3's rule, which are applied last."""
 

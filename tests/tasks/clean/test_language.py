@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.chain import Chain
 from tasks.clean.config import CleanConfig
 from tasks.clean.document import DocumentContext, Verdicts
 from tasks.clean.filters.language import identify_languages, language_model
+from tasks.clean.presets import LANGUAGES
 from tests.tasks.clean.references import identify_language
 
 TEXTS = {
@@ -39,6 +41,12 @@ def test_documents_of_other_languages_are_dropped_by_name():
     assert chain.clean(TEXTS["en"], DocumentContext())[1].is_kept.all()
     _, verdicts = chain.clean(TEXTS["it"], DocumentContext(language="en"))  # the source's hint does not save it
     assert (verdicts.names, verdicts.evidence) == (["language"], {0: "it"})
+
+
+def test_a_language_that_is_never_identified_is_refused():
+    assert frozenset(language_model().languages) == LANGUAGES
+    with pytest.raises(ValidationError, match="there is no language `jp`; choose from af"):
+        CleanConfig(languages=("en", "jp"))
 
 
 def test_a_text_of_many_languages_fails_the_confidence_of_fineweb():
