@@ -34,6 +34,7 @@ SPREAD_STAGES = ("clean", "dedup", "decontaminate", "chunk")
 OTHERS: dict[str, list[Any]] = {
     "clean.add": [("c4_curly_bracket", "c4_lorem_ipsum")],
     "clean.limits": [{"gopher_words_min": 30.0}],
+    "clean.languages": [("it",)],
     "clean.without": [()],
     "clean.presets": [{"notes": "c4"}],
     "chunk.tombstones": [()],
