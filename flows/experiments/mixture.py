@@ -303,7 +303,8 @@ class _MixtureSearch:
         caps = [largest_shares(tokens_S, one) for one in (chunk, proxy)]
         for high_S in caps:
             check_bounds(floor_S, high_S, names)
-        weights_S = np.array([chunk.weights.get(name, 0.0) for name in names]) if chunk.weights else tokens_S
+        by_size_S = tokens_S ** (1 / (chunk.temperature or 1.0))
+        weights_S = np.array([chunk.weights.get(name, 0.0) for name in names]) if chunk.weights else by_size_S
         return weights_S / weights_S.sum(), (floor_S, caps[0]), (floor_S, caps[1])
 
     def _proxy_recipe(self, name: str, seed: int, weights: dict[str, float]) -> Recipe:

@@ -1,14 +1,25 @@
 """The table [mix], and what a recipe takes from a mixture that was found."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from flows.experiments.mixture import MixConfig, Mixture, doubt, largest_shares, read_mix, write_mixture
+from flows.experiments.mixture import (
+    MixConfig,
+    Mixture,
+    Proxy,
+    _MixtureSearch,
+    doubt,
+    largest_shares,
+    read_mix,
+    write_mixture,
+)
 from flows.experiments.studies import split_settings
+from flows.experiments.trials import edited_recipe
 from flows.metrics.statistics import IntervalValues
 from flows.recipe.load import load_recipe
 from flows.recipe.resolve import apply_mixture_weights
@@ -38,6 +49,20 @@ def test_proxies_may_be_small_and_may_not_read_other_text(tmp_path: Path) -> Non
     path.write_text("[mix]\nproxys = 8\n")
     with pytest.raises(RecipeError, match=r"mix\.proxys"):
         read_mix(path, None)
+
+
+def test_the_recipes_own_shares_follow_its_temperature(foundry: Path, tmp_path: Path) -> None:
+    """The square roots of 900,000 and 100,000 are as 3 to 1."""
+    path = tmp_path / "recipe.toml"
+    text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry))
+    path.write_text(f"temperature = 2\n{re.sub('(?m)^weight = .*$', '', text)}\n[mix]\n")
+    names = ["code", "notes"]
+    search = _MixtureSearch(MixConfig(), load_recipe(path, tmp_path), path, tmp_path, ())
+    prior_S, *_ = search._bounds(Proxy({}, {}, {"code": 100_000, "notes": 900_000}), names)
+    assert prior_S.tolist() == pytest.approx([0.25, 0.75])
+    proxy = search._proxy_recipe("proxy", 1, {"code": 0.4, "notes": 0.6})
+    assert proxy.chunk.weights == {"code": 0.4, "notes": 0.6}
+    assert "temperature" not in edited_recipe(path, ["temperature=3"], "temperature")
 
 
 def test_a_fit_without_enough_proxies_for_its_unknowns_is_refused() -> None:
