@@ -151,9 +151,13 @@ RecipeWith = Callable[[dict[str, Value]], Recipe]
 
 DEFAULT_RUNGS = 3
 
+_SHORTER = "while sequences are shorter their tokens are harder to predict"
+
 LOSS_CHANGING_KEYS = {
     "train.masked_share": "with more tokens hidden each is harder to predict",
     "train.model.dropout": "the training loss is computed with dropout",
+    "train.length_warmup.start_length": _SHORTER,
+    "train.length_warmup.share": _SHORTER,
 }
 """Settings under which the same network has another training loss, and why."""
 

@@ -108,6 +108,8 @@ def test_rungs_are_three_where_training_losses_compare_and_one_where_they_do_not
     assert study(write(), tmp_path).shares == (1 / 9, 1 / 3, 1.0)
     dropout = '"train.model.dropout" = { low = 0.0, high = 0.2 }'
     assert study(write(dropout, 'name = "other"'), tmp_path).shares == (1.0,)
+    shorter = '"train.length_warmup.share" = { low = 0.0, high = 0.5 }'
+    assert study(write(shorter, 'name = "shorter"'), tmp_path).shares == (1.0,), "short pieces are harder to predict"
 
 
 def test_a_study_goes_on_with_more_trials_and_not_with_another_space(write, tmp_path: Path) -> None:
