@@ -206,7 +206,7 @@ def _blocked(tonight: NightlyContext, why: str, verdict: Verdict) -> PromotionBl
     night = tonight.night
     end(tonight.raw, night, BLOCKED, why, "blocked")
     named = tuple(one.what for one in verdict.worse)
-    return PromotionBlocked(describe_blocked(night, why), night.run_id, night.base or "", named)
+    return PromotionBlocked(describe_blocked(night, why, tonight.raw.root), night.run_id, night.base or "", named)
 
 
 def _shortage(documents: Artifact, recipe: Recipe, least: int | None) -> NotEnoughData | None:

@@ -22,6 +22,7 @@ from flows.metrics.escaping import escaped
 from flows.nightly.config import NotifyConfig, Occasion
 from flows.nightly.history import Night
 from flows.nightly.preflight import Needs, describe_needs
+from flows.runs.record import root_option
 from model.errors import RecipeError
 
 ATTEMPTS = 3
@@ -142,14 +143,15 @@ def describe_start(night: Night, needs: Needs) -> str:
     return f"{files}; {base}; {describe_needs(needs)}"
 
 
-def describe_blocked(night: Night, why: str) -> str:
+def describe_blocked(night: Night, why: str, root: Path) -> str:
     """Return why the current model stays, what can be done, and the warnings of the comparison."""
     warnings = "".join(f" Warning: {one}." for one in night.warnings)
+    of_root = root_option(root)
     return (
         f"nightly: the model of nightly run {night.run_id} was not promoted: {why}. Its weights and scores are kept"
-        f" (`bessemer runs compare current {night.run_id}`). The next nightly run continues from the current model"
-        f" without these files. `bessemer model promote {night.run_id}` promotes it all the same; `bessemer nightly"
-        f" RECIPE --again {night.run_id}` reads its files again.{warnings}"
+        f" (`bessemer runs compare current {night.run_id}{of_root}`). The next nightly run continues from the current"
+        f" model without these files. `bessemer model promote {night.run_id}{of_root}` promotes it all the same;"
+        f" `bessemer nightly RECIPE --again {night.run_id}{of_root}` reads its files again.{warnings}"
     )
 
 

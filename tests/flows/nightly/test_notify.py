@@ -141,5 +141,12 @@ def test_a_password_is_sent_in_tls_alone(mailbox: Any, monkeypatch: pytest.Monke
 
 def test_the_error_and_the_notification_of_a_blocked_promotion_warn_of_small_figures(tmp_path: Path) -> None:
     night = Night("n1", "foundry", warnings=["1 of 2 figures cannot block a promotion by themselves"])
-    shown = (describe_blocked(night, "worse on notes"), message(night, tmp_path)["text"])
+    shown = (describe_blocked(night, "worse on notes", tmp_path), message(night, tmp_path)["text"])
     assert all("Warning: 1 of 2 figures cannot block a promotion by themselves." in one for one in shown)
+
+
+def test_commands_after_a_blocked_promotion_name_the_root(tmp_path: Path) -> None:
+    said = describe_blocked(Night("n1", "r"), "worse on notes", tmp_path / "my root")
+    rooted = f" --root '{tmp_path}/my root'`"
+    for command in ("runs compare current n1", "model promote n1", "nightly RECIPE --again n1"):
+        assert f"`bessemer {command}{rooted}" in said
