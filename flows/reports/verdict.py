@@ -139,13 +139,13 @@ def _benchmarks(rows: list[ScoreRow]) -> str:
         if not mine:
             continue
         row = min(mine, key=lambda row: row["shots"])
-        error, chance = Z_95 * (row["stderr"] or 0.0), chance_of([row])
+        error, chance = None if row["stderr"] is None else Z_95 * row["stderr"], chance_of([row])
         value = row["value"] or 0.0
-        share, items = f"{value:.0%} ± {error:.0%}", f"{row['n']:,} items"
+        share, items = f"{value:.0%}{'' if error is None else f' ± {error:.0%}'}", counted(row["n"], "item")
         measured = f"{share} of {items} right" if metric in RIGHT_ITEMS else f"{metric} of {share} over {items}"
         text = f"{task}, {format_shots(row['shots'])}: {measured}"
         if chance is not None:
-            above = value - error > chance
+            above = error is not None and value - error > chance
             text += f", guessing gives {chance:.0%}{'' if above else ', so this is not clearly better'}"
         sentences.append(f"{text}.")
     return " ".join(sentences)

@@ -47,6 +47,13 @@ def test_figures_that_are_no_shares_of_right_items_are_named(made_run: Any) -> N
     assert said.endswith(" news, zero-shot: rouge_l of 12% ± 2% over 200 items.")
 
 
+def test_a_figure_without_an_error_is_never_clearly_better_than_guessing(made_run: Any) -> None:
+    row = {"task": "one", "shots": 0, "n": 1, "note": "chance 0.250", "stderr": None, "subset": "all", "value": 1.0}
+    findings = {**collect_metrics(made_run.record), "scores": [{**row, "metric": "acc"}]}
+    said = verdict(made_run.record, findings, made_run.root).quality
+    assert said.endswith(" one, zero-shot: 100% of 1 item right, guessing gives 25%, so this is not clearly better.")
+
+
 def test_one_source_has_no_mean_of_sources(made_run: Any) -> None:
     findings = collect_metrics(made_run.record)
     (first, *_), (whole,) = (
