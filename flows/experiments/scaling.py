@@ -159,7 +159,7 @@ def scale_points(
     """Return the sizes with their parameters and tokens, smallest first.
 
     Raises RecipeError, before anything runs, for an invalid size, for sizes of too few different numbers of
-    parameters, or where the recipe's network is no GPT.
+    parameters or two largest ones, or where the recipe's network is no GPT.
     """
     points: list[ScalePoint] = []
     for size in config.sizes:
@@ -173,6 +173,12 @@ def scale_points(
         raise RecipeError(
             f"scale: the law needs {LEAST_SIZES} different numbers of weights in blocks, and the ladder has"
             f" {different}: {sizes}. Change sizes that have the same number"
+        )
+    second, largest = points[-2:]
+    if second.parameters == largest.parameters:
+        raise RecipeError(
+            f"scale: the size that is held back and predicted must be larger than all others: {second.size} has as many"
+            f" weights in blocks ({largest.parameters:,}) as {largest.size}. Change one of them"
         )
     return points
 

@@ -97,6 +97,9 @@ def test_shapes_of_the_same_number_of_weights_are_no_sizes_of_a_law(foundry: Pat
         scale_points(found, foundry / "foundry.toml", tmp_path, (), 1.0)
     more = LadderConfig.model_validate({"sizes": [*sizes, {"width": 128, "layers": 1, "heads": 2}]})
     assert len(scale_points(more, foundry / "foundry.toml", tmp_path, (), 1.0)) == 5
+    tied = LadderConfig.model_validate({"sizes": [*sizes, {"width": 32, "layers": 2, "heads": 2}]})
+    with pytest.raises(RecipeError, match=r"must be larger than all others: 4 layers of 48 .* 1 layers of 96"):
+        scale_points(tied, foundry / "foundry.toml", tmp_path, (), 1.0)
 
 
 @pytest.mark.parametrize(
