@@ -55,8 +55,8 @@ def words(texts: list[str], items: Path) -> Callable[[], object]:
 def numpy(texts: list[str], items: Path) -> Callable[[], object]:
     import numpy as np
 
+    from tasks.common.utf8 import ROLLING_BASE
     from tasks.decontaminate.normalize import fold_table, hash_words, max_words
-    from tasks.decontaminate.seeds import BASE
 
     data, offsets = buffers_of(texts)
     capacity, table = max_words(int(np.diff(offsets).max())), fold_table()
@@ -66,7 +66,7 @@ def numpy(texts: list[str], items: Path) -> Callable[[], object]:
         held = hash_words(data, begin, end, table, hashes, starts, ends)
         rolling = np.zeros(max(0, held - WIDTH + 1), np.uint64)
         for shift in range(WIDTH):
-            rolling = rolling * BASE + hashes[shift : shift + rolling.size]
+            rolling = rolling * ROLLING_BASE + hashes[shift : shift + rolling.size]
         return rolling
 
     sought, bounds = buffers_of(item_texts(items))

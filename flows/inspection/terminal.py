@@ -23,12 +23,10 @@ from flows.metrics.text_diff import (
     Segments,
     TokenizedText,
 )
-from flows.reports.document import Table
+from flows.reports.document import PAGE_WIDTH, Table
 
 if TYPE_CHECKING:
     from flows.inspection.preview import View
-
-PAGE_WIDTH = 80
 
 MOST_UNREADABLE = 10
 

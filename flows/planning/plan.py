@@ -25,7 +25,7 @@ from flows.planning.cost_model import (
 )
 from flows.planning.estimate import SourceEstimate, estimate_sources, total
 from flows.planning.pilot import Pilot, run_pilot
-from flows.planning.terminal import PAGE_WIDTH, print_training
+from flows.planning.terminal import print_training
 from flows.planning.values import (
     DeclaredPlan,
     DeclaredSource,
@@ -39,7 +39,7 @@ from flows.planning.values import (
     TrainingEstimate,
 )
 from flows.recipe.schema import Recipe
-from flows.reports.document import Table
+from flows.reports.document import PAGE_WIDTH, Table
 from model.config.accelerators import Accelerator
 from model.config.machine import machine_memory
 from model.config.network import NetworkConfig
@@ -122,7 +122,6 @@ def _pilot_summary(pilot: Pilot, pilot_share: float) -> PilotSummary:
             name: {
                 "documents": pilot.artifacts["sample"].report.sources[name].documents_out,
                 "share": share.of_selected,
-                "selected_by_recipe": share.recipe_rate,
                 "raised": share.raised,
             }
             for name, share in pilot.shares.items()
@@ -153,7 +152,6 @@ def _estimate_stage(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstima
         "tokens": tokens,
         "disk_bytes": disk,
         "seconds": measured.seconds * work,
-        "pilot_seconds": measured.seconds,
         "pilot_peak_bytes": measured.peak_bytes,
     }
 
@@ -281,12 +279,10 @@ def estimate_mixture(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> M
             "source": name,
             "tokens": source.tokens,
             "weight": mixture.weights[name],
-            "wanted_tokens": wanted,
             "read_tokens": mixture.targets[name],
             "wanted_epochs": wanted / available[name] if available[name] else None,
             "epochs": mixture.targets[name] / available[name] if available[name] else 0.0,
             "removed_as_duplicates": source.removal,
-            "removed_in_pilot": source.removal_in_pilot,
             "held_out": source.held_out,
             "tokens_per_byte": source.tokens.value / max(1.0, source.bytes["sample"].value),
         }

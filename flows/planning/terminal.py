@@ -11,16 +11,13 @@ from flows.metrics.statistics import Interval
 from flows.planning.cost_model import SECONDS_PER_DAY
 from flows.planning.layout_search import LayoutSection, StartedLayout, TriedLayout
 from flows.planning.values import RecipePlan, TrainingEstimate
-from flows.reports.document import Styled, Table
+from flows.reports.document import PAGE_WIDTH, Styled, Table
 from tasks.sample.config import GOOD_EPOCHS
 
 MAX_DAYS_IN_HOURS = 2
 """Days up to which a time is printed in hours."""
 
 MAX_NAME_CHARS = 16
-
-PAGE_WIDTH = 80
-"""Columns of the tables, whatever the width of the terminal."""
 
 
 def print_plan(plan: RecipePlan, console: Console) -> None:

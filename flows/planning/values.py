@@ -49,7 +49,6 @@ class PilotSource(TypedDict):
 
     documents: int
     share: float
-    selected_by_recipe: float
     raised: bool
 
 
@@ -64,7 +63,7 @@ class PilotSummary(TypedDict):
 
 
 class StageEstimate(TypedDict):
-    """A stage's output, disk and seconds on this machine for all data, and what the pilot took."""
+    """A stage's output, disk and seconds on this machine for all data, and the memory that the pilot took."""
 
     stage: str
     documents: Interval
@@ -72,7 +71,6 @@ class StageEstimate(TypedDict):
     tokens: Interval | None
     disk_bytes: float
     seconds: float
-    pilot_seconds: float
     pilot_peak_bytes: int | None
 
 
@@ -82,12 +80,10 @@ class SourceValues(TypedDict):
     source: str
     tokens: Interval
     weight: float
-    wanted_tokens: float
     read_tokens: int
     wanted_epochs: float | None
     epochs: float
     removed_as_duplicates: Interval
-    removed_in_pilot: float
     held_out: float
     tokens_per_byte: float
 

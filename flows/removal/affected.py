@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from flows.recipe.schema import Recipe
 from flows.runs.object_store import list_leftovers
 from flows.runs.record import RunData, list_runs, stage_paths
-from flows.runs.run_documents import as_stored, dropped_copies, find_documents, parts_of
+from flows.runs.run_documents import dropped_copies, find_documents, parts_of
 from model.checkpoint.run_folder import DESCRIPTION
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
@@ -24,6 +24,7 @@ from tasks.artifacts.manifest import MANIFEST, Manifest, read_manifest
 from tasks.artifacts.published import artifacts_under, is_set_aside
 from tasks.artifacts.remote.attach import store_of
 from tasks.chunk.tombstones import tombstones
+from tasks.common.text import as_stored
 
 KEEPING = ("sample", "clean", "decontaminate", "vocab", "chunk")
 """Stages that keep what the run before decided over all documents."""

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from flows.reports.charts.figure import Figure
 
 
+PAGE_WIDTH = 80
+"""Columns of tables in a terminal, whatever its width."""
+
+
 @dataclass(frozen=True)
 class Styled:
     """Words of a cell, and their style in a terminal."""

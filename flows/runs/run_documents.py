@@ -4,7 +4,6 @@ text of each: as clean recorded it, or for dropped documents as it recognises it
 `flows.runs.document_history` follows one document through the stages.
 """
 
-import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
@@ -32,6 +31,7 @@ from tasks.artifacts.tables.rows import (
 )
 from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.clean.document import KINDS
+from tasks.common.text import as_stored
 
 if TYPE_CHECKING:
     from tasks.clean.batch import DocumentBatch
@@ -41,11 +41,6 @@ EXCERPT_CHARS = 160
 
 MAX_PARTS = 8
 """Files of a table that a sample of it is read from."""
-
-
-def as_stored(path: str) -> str:
-    """Return a path as the tables have it: bytes of a file's name that are no UTF-8 are escapes such as `\\xff`."""
-    return os.fsencode(path).decode("utf-8", errors="backslashreplace")
 
 
 def find_documents(artifacts: dict[str, Artifact], wanted: str) -> list[bytes]:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -31,7 +31,6 @@ from prefect.utilities.processutils import setup_signal_handlers_worker
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
 from flows.service.files import POOL, shipped
-from model.digests import digest_bytes
 from model.environment import filter_environment
 from model.errors import GuardError
 
@@ -47,10 +46,6 @@ class DeploymentCode:
     entrypoint: str | None
     pull_steps: list[dict[str, Any]]
     job_variables: dict[str, Any]
-
-    def digest(self) -> str:
-        """Return a digest of all four fields."""
-        return digest_bytes(json.dumps(asdict(self), sort_keys=True).encode())
 
 
 def expected_deployments(folder: Path) -> Mapping[str, DeploymentCode]:
@@ -71,13 +66,12 @@ def refusal_reason(
     if job_variables:
         return f"it brings job variables of its own: {', '.join(sorted(job_variables))}"
     written = ours[theirs.name]
-    if theirs.digest() != written.digest():
+    if theirs != written:
         parts = ("entrypoint", "pull_steps", "job_variables")
         changed = [part for part in parts if getattr(theirs, part) != getattr(written, part)]
         return (
-            f"the deployment {theirs.name!r} is not as `bessemer serve start` wrote it: {', '.join(changed)} changed"
-            f" (digest {theirs.digest()}, written {written.digest()}). `bessemer serve stop` and `bessemer serve"
-            f" start` write it again"
+            f"the deployment {theirs.name!r} is not as `bessemer serve start` wrote it: {', '.join(changed)} changed."
+            f" `bessemer serve stop` and `bessemer serve start` write it again"
         )
     return None
 

@@ -1,4 +1,4 @@
-"""What several stages need for text: unsegmented scripts, replaced places, and credentials inside of addresses.
+"""What several stages need for text: unsegmented scripts, replaced places, paths, and credentials inside of addresses.
 
 In scripts without whitespace between words one character counts as one word: word counts, shingles and n-grams would
 otherwise take a Chinese page for one giant word.
@@ -7,6 +7,7 @@ Addresses of a recipe are written into records, manifests, logs and pages that p
 credentials in an address (`s3://KEY:SECRET@bucket`, `https://host/file?X-Amz-Signature=...`) is refused, and they are
 masked in the errors of stores and servers."""
 
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,6 +61,11 @@ _SIGNED = re.compile(
     r"|signature|(?:access_|auth_)?token|api_?key|key|secret|password))=[^&;#\s'\"`]+",
     re.IGNORECASE,
 )
+
+
+def as_stored(path: str) -> str:
+    """Return a path as the tables have it: bytes of a file's name that are no UTF-8 are escapes such as `\\xff`."""
+    return os.fsencode(path).decode("utf-8", errors="backslashreplace")
 
 
 def without_credentials(text: str) -> str:

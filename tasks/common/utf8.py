@@ -10,6 +10,9 @@ FNV_BASIS = np.uint64(0xCBF29CE484222325)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio, odd."""
 
+ROLLING_BASE = np.uint64(0xA0761D6478BD642F)
+"""The base of polynomial hashes of words."""
+
 _FINISH = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT32 = np.uint64(32)
 

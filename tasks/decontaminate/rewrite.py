@@ -21,12 +21,13 @@ from tasks.artifacts.tables.ledger import CUT, DROP, HOLD_OUT, LedgerRows, clip_
 from tasks.artifacts.tables.map_parts import PartResult
 from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.common.text import is_unspaced
+from tasks.common.utf8 import ROLLING_BASE
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.forms import HALF, RUN, SHORT, SIMILAR, TOGETHER, WHOLE
 from tasks.decontaminate.heldout import draw_number
 from tasks.decontaminate.leaks import FORMS, Region
-from tasks.decontaminate.seeds import BASE, U64, hash_texts
+from tasks.decontaminate.seeds import U64, hash_texts
 
 STAGE = "decontaminate"
 NGRAM_OVERLAP = "ngram_overlap"
@@ -183,7 +184,7 @@ def _ngram_hashes(words: npt.NDArray[np.uint32], width: int) -> U64:
     count = max(0, words.size - width + 1)
     hashes = np.zeros(count, np.uint64)
     for shift in range(width):
-        hashes = hashes * BASE + words[shift : shift + count]
+        hashes = hashes * ROLLING_BASE + words[shift : shift + count]
     return hashes
 
 

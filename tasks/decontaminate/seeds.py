@@ -13,14 +13,13 @@ import pyarrow as pa
 
 from model.kernels import kernel
 from tasks.artifacts.tables.columns import text_buffers
-from tasks.common.utf8 import GOLDEN
+from tasks.common.utf8 import GOLDEN, ROLLING_BASE
 from tasks.decontaminate.normalize import CHARACTER, NUMBER, fold_table, hash_words, max_words
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
 
-BASE = np.uint64(0xA0761D6478BD642F)
 WORD_UNITS, CHARACTER_UNITS = 3, 2
 """Evidence is counted in thirds of a word, of which a character of a script without spaces has two."""
 
@@ -118,8 +117,8 @@ def long_seed(words, pairs, at, last):
     if at + 1 < last and (words[at] & KIND == CHARACTER_KIND or words[at + 1] & KIND == CHARACTER_KIND):
         if at + LONG_CHARACTERS > last:
             return np.uint64(0)
-        first = (pairs[at] * BASE + pairs[at + 2]) * BASE
-        return mixed((first + pairs[at + 5]) * BASE + pairs[at + 7])
+        first = (pairs[at] * ROLLING_BASE + pairs[at + 2]) * ROLLING_BASE
+        return mixed((first + pairs[at + 5]) * ROLLING_BASE + pairs[at + 7])
     if at + LONG_SPAN > last:
         return np.uint64(0)
     return spaced_long_seed(pairs, at)
@@ -131,7 +130,7 @@ def short_seed(words, pairs, at, last):
     if at + 1 < last and (words[at] & KIND == CHARACTER_KIND or words[at + 1] & KIND == CHARACTER_KIND):
         if at + _SHORT_CHARACTERS > last:
             return np.uint64(0)
-        return mixed(((pairs[at] * BASE + pairs[at + 2]) * BASE + pairs[at + 4]) ^ _TINY)
+        return mixed(((pairs[at] * ROLLING_BASE + pairs[at + 2]) * ROLLING_BASE + pairs[at + 4]) ^ _TINY)
     if at + SHORT_SPAN > last:
         return np.uint64(0)
     return spaced_short_seed(words, pairs, at)
@@ -140,13 +139,13 @@ def short_seed(words, pairs, at, last):
 @kernel
 def spaced_long_seed(pairs, at):
     """Return the hash of a long seed of words with spaces between."""
-    return mixed(pairs[at] * BASE + pairs[at + 3])
+    return mixed(pairs[at] * ROLLING_BASE + pairs[at + 3])
 
 
 @kernel
 def spaced_short_seed(words, pairs, at):
     """Return the hash of a short seed of words with spaces between."""
-    return mixed((pairs[at] * BASE + seed_value(words[at + 2])) ^ _TINY)
+    return mixed((pairs[at] * ROLLING_BASE + seed_value(words[at + 2])) ^ _TINY)
 
 
 @kernel

@@ -21,11 +21,12 @@ import numpy.typing as npt
 from model.kernels import kernel
 from tasks.artifacts.tables.columns import text_buffers
 from tasks.common.groups import begins_group, first_of_group
+from tasks.common.utf8 import ROLLING_BASE
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.exact_substrings import MIX, repeated_substrings
 from tasks.dedup.lsh import in_range, passes_within
-from tasks.dedup.minhash import I64, ROLLING_BASE, U8, U64, fold_table, hash_words
+from tasks.dedup.minhash import I64, U8, U64, fold_table, hash_words
 from tasks.dedup.near_duplicates import DuplicateDecisions
 
 BYTES_PER_LINE = 64

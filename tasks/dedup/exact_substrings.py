@@ -18,10 +18,11 @@ import numpy as np
 from model.kernels import kernel
 from tasks.artifacts.tables.columns import text_buffers
 from tasks.common.groups import begins_group, first_of_group
+from tasks.common.utf8 import ROLLING_BASE
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.lsh import passes_within
-from tasks.dedup.minhash import I64, ROLLING_BASE, U8, U64
+from tasks.dedup.minhash import I64, U8, U64
 from tasks.dedup.near_duplicates import DuplicateDecisions
 
 BYTES_PER_WINDOW = 48
@@ -58,7 +59,7 @@ def _copies_in_range(
     buffer = np.empty(int(corpus.sizes.max(initial=0)) + 1, np.uint64)
     hashes: list[U64] = []
     for _, data, offsets, rows in _kept_texts(corpus, decisions):
-        arguments = (data, offsets, rows, length, _FIRST_VALUES, ROLLING_BASE, passes, np.uint64(number), buffer)
+        arguments = (data, offsets, rows, length, _FIRST_VALUES, passes, np.uint64(number), buffer)
         out = np.empty(_hashes_in_range(*arguments, buffer[:0]), np.uint64)
         if out.size:
             _hashes_in_range(*arguments, out)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from model.errors import Bug
 from model.kernels import kernel
 from tasks.common.text import is_unspaced
-from tasks.common.utf8 import FNV_BASIS, GOLDEN, decode, finish_word
+from tasks.common.utf8 import FNV_BASIS, GOLDEN, ROLLING_BASE, decode, finish_word
 from tasks.dedup.licence_headers import body_start
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ CHARACTER_WORD = np.uint32(1 << 31)
 
 _FIRST_IDEOGRAPH, _LAST_IDEOGRAPH = 0x20000, 0x3FFFD
 
-ROLLING_BASE = np.uint64(0xA0761D6478BD642F)
 _FEW_WORDS = np.uint64(0xE7037ED1A0B428DB)
 _NO_WORDS = np.uint64(0x8EBC6AF09C88C6E3)
 _MURMUR64_MIX1 = np.uint64(0xFF51AFD7ED558CCD)

@@ -24,6 +24,7 @@ from model.errors import InputError, RecipeError
 from model.file_content import Content, open_content, verified_stream
 from model.files import DISK_FULL
 from tasks.common.confinement import check_files
+from tasks.common.text import as_stored
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.remote import RemoteFile, fetched, is_remote, list_remote
 
@@ -174,7 +175,7 @@ def _local(listing: SourceFiles, pattern: str) -> tuple[str, list[tuple[str, str
     root, paths, kind = _expand(listing, pattern)
     check_files(f"sample: source `{listing.source.name}` asks for {pattern}", paths)
     prefix = os.path.join(root, "")
-    return root, [(_label(path.removeprefix(prefix)), path, -1) for path in paths], kind
+    return root, [(as_stored(path.removeprefix(prefix)), path, -1) for path in paths], kind
 
 
 def _size(path: str) -> tuple[int, str]:
@@ -288,10 +289,6 @@ def _folders(folder: str, above: tuple[str, ...], skipped: Counter[str]) -> Iter
         real = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], entry.name)
         if real not in above:
             yield from _folders(entry.path, (*above, real), skipped)
-
-
-def _label(relative: str) -> str:
-    return os.fsencode(relative).decode("utf-8", errors="backslashreplace")
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from tasks.tokenizer.json_format import begin_token, parse_merges, read_tokenize
 from tasks.tokenizer.model_file import BLANK, BPE, BYTE, CONTROL, NORMAL, UNKNOWN_TYPE, USER_DEFINED, write_model
 from tasks.tokenizer.wordpiece import from_vocab_txt
 
-_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 _UNKNOWN, _BEGIN, _END, _PADDING = "<unk>", "<s>", "</s>", "<pad>"
 
 COMPRESSED = {
@@ -97,7 +97,7 @@ def _sentencepiece_from_json(data: bytes, path: Path) -> bytes:
     names |= {token["id"]: token["content"] for token in parsed["added_tokens"]}
     if sorted(names) != list(range(len(names))):
         raise InputError(f"{place}: ids of its tokens are not 0 to {len(names) - 1}; some are missing.")
-    ordinary = {name for name in vocabulary if name not in special and not _BYTE_TOKEN.fullmatch(name)}
+    ordinary = {name for name in vocabulary if name not in special and not BYTE_TOKEN.fullmatch(name)}
     ranks = _ranks(parsed["model"].get("merges") or [], ordinary, place)
     model = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time by protobuf
     for number in range(len(names)):
@@ -105,7 +105,7 @@ def _sentencepiece_from_json(data: bytes, path: Path) -> bytes:
         kind, score = NORMAL, -float(ranks.get(name, len(ranks)))
         if name == _UNKNOWN:
             kind, score = UNKNOWN_TYPE, 0.0
-        elif _BYTE_TOKEN.fullmatch(name):
+        elif BYTE_TOKEN.fullmatch(name):
             kind, score = BYTE, 0.0
         elif name in special:
             kind, score = (CONTROL if special[name]["special"] else USER_DEFINED), 0.0

@@ -1,6 +1,5 @@
 """Comparison of a vocabulary with its base on this run's text, language by language."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -13,13 +12,13 @@ from tasks.common.numeric import seed64
 from tasks.common.text import is_unspaced
 from tasks.tokenizer.base import is_json
 from tasks.tokenizer.json_format import UNKNOWN, open_engine
+from tasks.tokenizer.released import BYTE_TOKEN
 from tasks.vocab.bpe import partial_ids, readable_tokens
 from tasks.vocab.corpus import draw_documents, rows_by
 from tasks.vocab.scripts import Script
 
 MEASURED_BYTES = 1_000_000
 """UTF-8 bytes of each language or source on which vocabularies are measured; documents are drawn by seed."""
-BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class TokenCounter:
@@ -37,7 +36,7 @@ class TokenCounter:
             self._decode = lambda ids: engine.decode_batch(ids, skip_special_tokens=False)
             pieces, parts = readable_tokens(model), partial_ids(model)
             self._is_part = np.array(
-                [number in parts or BYTE_PIECE.fullmatch(piece) is not None for number, piece in enumerate(pieces)],
+                [number in parts or BYTE_TOKEN.fullmatch(piece) is not None for number, piece in enumerate(pieces)],
                 dtype=np.int64,
             )
             self._is_unknown = np.array([piece in UNKNOWN for piece in pieces], dtype=np.int64)

@@ -27,7 +27,7 @@ from model.kernels import kernel
 from tasks.clean.batch import NEEDS_PYTHON, REWRITTEN, UNCHANGED, Texts
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.wrong_encoding import suspect, undo_wrong_encoding
-from tasks.clean.kernels.characters import INVISIBLE, character_flags, flags_of, mojibake_in_lines
+from tasks.clean.kernels.characters import FIRST_TAG, INVISIBLE, character_flags, flags_of, mojibake_in_lines
 from tasks.common.utf8 import decode
 
 _NEIGHBOUR_BYTES = 32
@@ -70,7 +70,6 @@ _TAG_CHARACTER = re.compile("[\U000e0000-\U000e007f]")
 _TAGS = re.compile("(\U0001f3f4[\U000e0020-\U000e007f]*[\U000e0000-\U000e007f]?)|[\U000e0000-\U000e007f]+")
 """A flag of a region with its tags, or stray tags."""
 _ESCAPE = 0x1B
-_FIRST_TAG = 0xE0000
 
 _UNASSIGNED = 0x2065
 """In the range of invisible characters, but not a character: it is kept."""
@@ -220,7 +219,7 @@ def _action_for(codepoint, flags):
         return _KEEP
     if ord("\v") <= codepoint <= ord("\r") or codepoint == 0x85 or codepoint == 0x2028 or codepoint == 0x2029:
         return _LINE_FEED
-    if codepoint == _ESCAPE or 0x200C <= codepoint <= 0x200D or codepoint >= _FIRST_TAG:
+    if codepoint == _ESCAPE or 0x200C <= codepoint <= 0x200D or codepoint >= FIRST_TAG:
         return _LEAVE_TO_PYTHON
     return _REMOVE
 

@@ -44,7 +44,7 @@ U32 = npt.NDArray[np.uint32]
 UNSEGMENTED = CHINESE_JAPANESE_UNIT | SOUTH_EAST_ASIAN_UNIT
 TABLE_SIZE = 0x20000
 _BEYOND_IDEOGRAPHS = 0x40000
-_FIRST_TAG = 0xE0000
+FIRST_TAG = 0xE0000
 _FIRST_SELECTOR = 0xE0100
 _BULLETS = "-*•‣▪●◦·"
 _SENTENCE_CLOSERS = "\"'”’»)]"
@@ -151,7 +151,7 @@ def flags_of(codepoint, table):
         return np.int64(table[codepoint])
     if codepoint < _BEYOND_IDEOGRAPHS:
         return np.int64(CHINESE_JAPANESE_UNIT | LETTER | MAY_COMPOSE)
-    if codepoint < _FIRST_TAG:
+    if codepoint < FIRST_TAG:
         return np.int64(0)
     return np.int64(INVISIBLE) if codepoint < _FIRST_SELECTOR else np.int64(MARK)
 
