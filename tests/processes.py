@@ -10,6 +10,7 @@ import runpy
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -119,3 +120,11 @@ def in_a_program(function: Callable[..., Any], *arguments: object) -> Any:
     done = subprocess.run(words, input=pickle.dumps(arguments), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     return pickle.loads(done.stdout)
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until `true()`; fail after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"waited {seconds} seconds in vain"
+        time.sleep(0.005)

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from flows.recipe.stages import STAGES
-from tasks.artifacts.build import Stage
 from tasks.common.code_cache import cached_code_of
 from tasks.common.code_fingerprint import code_of
+from tests.stages import roots_of
 
 STAGE = "dedup"
 LEFT = {"__init__"}
@@ -41,9 +41,9 @@ class Moved:
 
 
 def test_the_code_of_no_stage_changes(checkout: Path) -> None:
-    before = {stage: cached_code_of(_roots(stage)) for stage in STAGES}
+    before = {stage: cached_code_of(roots_of(stage)) for stage in STAGES}
     moved = move(checkout)
-    after = {stage: code_of([_root(root, moved) for root in _roots(stage)], checkout) for stage in STAGES}
+    after = {stage: code_of([_root(root, moved) for root in roots_of(stage)], checkout) for stage in STAGES}
     assert {stage: code.digest for stage, code in after.items()} == {
         stage: code.digest for stage, code in before.items()
     }
@@ -71,12 +71,6 @@ def test_what_moved_can_be_imported(checkout: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def _roots(stage: str) -> tuple[str, ...]:
-    module = __import__(f"tasks.{stage}.stage", fromlist=["stage"])
-    (declared,) = (value for value in vars(module).values() if isinstance(value, Stage))
-    return declared.roots
 
 
 def _root(root: str, moved: list[Moved]) -> str:

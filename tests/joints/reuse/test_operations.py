@@ -6,7 +6,6 @@ of `test_functions_that_ran.py`.
 """
 
 import ast
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,10 @@ from typing import Any
 import pytest
 
 from flows.recipe.stages import STAGES
-from tasks.artifacts.build import Stage
 from tasks.common.code_cache import cached_code_of
 from tasks.common.code_fingerprint import code_of
 from tasks.common.operations import is_operations
+from tests.stages import roots_of
 
 LONGER = 1.25
 
@@ -93,12 +92,12 @@ def edit_operations(project: Path) -> dict[str, list[str]]:
 
 
 def test_what_a_stage_counts_holds_no_operation(checkout: Path, joint: Callable[..., Any]) -> None:
-    before = {stage: cached_code_of(_roots(stage)) for stage in STAGES}
+    before = {stage: cached_code_of(roots_of(stage)) for stage in STAGES}
     edited = edit_operations(checkout)
     assert {"executor.py", "dask.py", "workspace.py", "published.py"} <= {Path(file).name for file in edited}
     with joint("identity: operations edited, all at once") as tally:
         for stage in STAGES:
-            after = code_of(_roots(stage), checkout)
+            after = code_of(roots_of(stage), checkout)
             changed = [name for name, digest in after.definitions.items() if before[stage].definitions[name] != digest]
             tally.expect(after.digest == before[stage].digest, f"{stage} counts {', '.join(changed)}")
         tally.note = f"{sum(map(len, edited.values()))} functions and constants of {len(edited)} modules"
@@ -137,12 +136,12 @@ EDITS: dict[str, tuple[set[str] | frozenset[str], list[Edit]]] = {
 def test_an_edit_changes_the_code_of_the_stages_that_it_decides(
     checkout: Path, stages: set[str], edits: list[Edit]
 ) -> None:
-    before = {stage: cached_code_of(_roots(stage)).digest for stage in STAGES}
+    before = {stage: cached_code_of(roots_of(stage)).digest for stage in STAGES}
     for file, old, new in edits:
         source = (checkout / file).read_text()
         assert old in source
         (checkout / file).write_text(source.replace(old, new))
-    assert {stage for stage in STAGES if code_of(_roots(stage), checkout).digest != before[stage]} == stages
+    assert {stage for stage in STAGES if code_of(roots_of(stage), checkout).digest != before[stage]} == stages
 
 
 @pytest.mark.joints
@@ -176,9 +175,3 @@ def test_operations_change_no_identity_and_no_byte(
             told_bytes = f"{line['stage']}: {line['outcome']}, {line['content']} and not {manifest['content']}"
             tally.expect(same and Path(line["path"]).name == manifest["identity"], told_bytes)
         tally.note = reported
-
-
-def _roots(stage: str) -> tuple[str, ...]:
-    module = importlib.import_module(f"tasks.{stage}.stage")
-    (declared,) = (value for value in vars(module).values() if isinstance(value, Stage))
-    return declared.roots

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from tests.model.distributed.one_skipped_step import meet_faults
 from tests.model.forked_ranks import run_ranks
 from tests.model.forked_trainers import import_engine, pause_at_each_step
 from tests.model.rank_processes import is_alive, rank_processes
+from tests.processes import wait_until
 
 PROJECT = Path(__file__).resolve().parents[3]
 NATIVE = {"ranks": 2}
@@ -47,13 +47,6 @@ EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow"
 def finish(trainer: subprocess.Popen[str]) -> tuple[int, list[dict], str]:
     out, err = trainer.communicate(timeout=120)
     return trainer.returncode, [json.loads(line) for line in out.splitlines()], err
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited {seconds} seconds in vain"
-        time.sleep(0.01)
 
 
 def metrics(run: TrainerRun) -> dict[str, np.ndarray]:

@@ -28,3 +28,11 @@ def generate_tokens(
 ) -> list[int]:
     """Return all that `stream_tokens` yields; `sampling` are the fields of `Sampling`."""
     return list(stream_tokens(network, prompt, Sampling(**sampling), max_new_tokens=max_new_tokens, stop=stop))
+
+
+def greedy_without_cache(network: GPT, prompt: list[int], count: int) -> list[int]:
+    """Return the tokens after a prompt, each the most probable after one pass over all before it."""
+    seen = list(prompt)
+    for _ in range(count):
+        seen.append(int(network(torch.tensor([seen]))[0, -1].argmax()))
+    return seen[len(prompt) :]

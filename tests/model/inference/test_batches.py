@@ -10,7 +10,7 @@ from model.errors import InputError
 from model.inference import generate
 from model.inference.generate import Prompt, Sampling, generate_batch, stream_batch
 from model.nn.gpt import GPT
-from tests.model.inference.reference import generate_tokens
+from tests.model.inference.reference import generate_tokens, greedy_without_cache
 
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -35,13 +35,6 @@ def network_of(case: str) -> GPT:
 def prompts_of(lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
     generator = torch.Generator().manual_seed(2)
     return [torch.randint(0, 40, (length,), generator=generator).tolist() for length in lengths]
-
-
-def greedy_without_cache(network: GPT, prompt: list[int], count: int) -> list[int]:
-    seen = list(prompt)
-    for _ in range(count):
-        seen.append(int(network(torch.tensor([seen]))[0, -1].argmax()))
-    return seen[len(prompt) :]
 
 
 @pytest.mark.parametrize("case", CASES)

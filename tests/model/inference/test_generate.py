@@ -11,19 +11,12 @@ from model.errors import InputError
 from model.inference.generate import Sampling, stream_tokens
 from model.nn.block import KeyValueCache
 from model.nn.gpt import GPT
-from tests.model.inference.reference import generate_tokens
+from tests.model.inference.reference import generate_tokens, greedy_without_cache
 
 
 @pytest.fixture(scope="module")
 def network() -> GPT:
     return GPT(GPTConfig(vocab_size=30, context=16, layers=2, heads=2, width=16, init_std=0.4)).initialise(3).eval()
-
-
-def greedy_without_cache(network: GPT, prompt: list[int], count: int) -> list[int]:
-    seen = list(prompt)
-    for _ in range(count):
-        seen.append(int(network(torch.tensor([seen]))[0, -1].argmax()))
-    return seen[len(prompt) :]
 
 
 def test_greedy_text_with_the_cache_is_the_text_without_it(network: GPT) -> None:

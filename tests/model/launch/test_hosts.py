@@ -26,6 +26,7 @@ from model.config.train import TrainerRun
 from model.launch.failures import read_restarts
 from tests.model.forked_trainers import fork_trainer
 from tests.model.rank_processes import rank_processes
+from tests.processes import wait_until
 
 CLONE_NEWNET = 0x40000000
 EXACT_FILES = ("model.safetensors", "steps.arrow", "metrics.arrow")
@@ -124,13 +125,6 @@ def events(run: TrainerRun) -> list[tuple[str, dict]]:
     return [(row["kind"], json.loads(row["detail"])) for row in rows]
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited {seconds} seconds in vain"
-        time.sleep(0.01)
-
-
 def checkpoints(run: TrainerRun) -> int:
     return len(list((run.out / "checkpoints").glob("step-*/COMPLETE")))
 
@@ -172,7 +166,7 @@ def test_two_hosts_compute_what_one_does(one_host, two_hosts, wire: Wire) -> Non
 def test_a_host_that_is_killed_and_started_again_leaves_no_trace(one_host, two_hosts, wire: Wire) -> None:
     run = two_hosts(**LONG)
     with gone_afterwards(first := wire.start(0, run), second := wire.start(1, run)):
-        wait_until(lambda: checkpoints(run) > 0)
+        wait_until(lambda: checkpoints(run) > 0, 120)
         os.kill(second.pid, signal.SIGKILL)
         second.wait()
         with gone_afterwards(again := wire.start(1, run)):
@@ -185,13 +179,13 @@ def test_a_host_that_is_killed_and_started_again_leaves_no_trace(one_host, two_h
 def test_a_host_that_is_cut_off_is_done_without_and_taken_back(two_hosts, wire: Wire) -> None:
     run = two_hosts(**LONG, restarts={"fewer_ranks": True, "pause_seconds": 0.5, "most": 100})
     with gone_afterwards(first := wire.start(0, run), second := wire.start(1, run)):
-        wait_until(lambda: checkpoints(run) > 0)
+        wait_until(lambda: checkpoints(run) > 0, 120)
         wire.cut()
-        wait_until(lambda: any(line["kind"] == "hosts" and line["hosts"] == 1 for line in read_restarts(run.out)))
+        wait_until(lambda: any(line["kind"] == "hosts" and line["hosts"] == 1 for line in read_restarts(run.out)), 120)
         cut_at = newest(run)
-        wait_until(lambda: newest(run) > cut_at)
+        wait_until(lambda: newest(run) > cut_at, 120)
         wire.mend()
-        wait_until(lambda: any(line["kind"] == "hosts" and line["hosts"] == 2 for line in read_restarts(run.out)))
+        wait_until(lambda: any(line["kind"] == "hosts" and line["hosts"] == 2 for line in read_restarts(run.out)), 120)
         finish(first, second)
     reported = [detail["hosts"] for kind, detail in events(run) if kind == "hosts"]
     assert reported == [1, 2]
@@ -203,7 +197,7 @@ def test_a_host_whose_ranks_fail_again_and_again_leaves_with_its_replica_and_joi
     replicas = {"ranks": 4, "tensor_parallel": 2, "restarts": {"fewer_ranks": True, "pause_seconds": 0.5}}
     run = two_hosts(**LONG | {"positions": 4 * 400} | replicas)
     with gone_afterwards(first := wire.start(0, run), second := wire.start(1, run)):
-        wait_until(lambda: checkpoints(run) > 0)
+        wait_until(lambda: checkpoints(run) > 0, 120)
         while second.poll() is None:
             for process in rank_processes(second.pid):
                 if process.local == 1:
@@ -217,7 +211,7 @@ def test_a_host_whose_ranks_fail_again_and_again_leaves_with_its_replica_and_joi
             in second.stderr.read()
         )
         left_at = newest(run)
-        wait_until(lambda: newest(run) > left_at)
+        wait_until(lambda: newest(run) > left_at, 120)
         assert read_restarts(run.out)[-1]["kind"] == "hosts"
         with gone_afterwards(again := wire.start(1, run)):
             finish(first, again)

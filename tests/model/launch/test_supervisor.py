@@ -21,6 +21,7 @@ from model.config.train import TrainerRun
 from model.launch.failures import read_restarts
 from tests.model.forked_trainers import fork_trainer, pause_at_each_step
 from tests.model.rank_processes import is_alive, rank_processes
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
 
@@ -31,13 +32,6 @@ TWO = pytest.param(2, id="two-ranks", marks=pytest.mark.prove)
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
 
 Launch = Callable[..., subprocess.Popen[str]]
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 180.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited {seconds} seconds in vain"
-        time.sleep(0.005)
 
 
 def finish(trainer: subprocess.Popen[str]) -> tuple[int, list[dict], str]:
@@ -86,7 +80,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, build_run, launch: Lau
 
 def disturb(trainer: subprocess.Popen[str], run: TrainerRun, number: int) -> int:
     """Send a signal to the last rank once there is a checkpoint; returns its process id."""
-    wait_until(lambda: len(checkpoints(run)) > 0)
+    wait_until(lambda: len(checkpoints(run)) > 0, 180)
     rank = training(trainer)[-1]
     os.kill(rank, number)
     return rank
@@ -98,7 +92,7 @@ def test_a_rank_that_falls_silent_is_named_killed_and_started_again(make_run, la
     run = make_run(**LONG, ranks=ranks, hang_seconds=4, start_seconds=60, restarts=AT_ONCE)
     trainer = launch(run, before=pause_at_each_step)
     silent = disturb(trainer, run, signal.SIGSTOP)
-    wait_until(lambda: bool(read_restarts(run.out)))
+    wait_until(lambda: bool(read_restarts(run.out)), 180)
     wait_until(lambda: not is_alive(silent), seconds=10)
     code, messages, err = finish(trainer)
     assert code == 0, err
@@ -165,7 +159,7 @@ def test_several_deaths_in_a_row_are_outlived_and_one_more_is_not(make_run, laun
 def test_nothing_outlives_a_killed_supervisor_and_the_next_goes_on(make_run, launch, undisturbed, ranks: int) -> None:
     run = make_run(**LONG, ranks=ranks)
     trainer = launch(run, before=pause_at_each_step)
-    wait_until(lambda: len(checkpoints(run)) > 0)
+    wait_until(lambda: len(checkpoints(run)) > 0, 180)
     left = training(trainer)
     os.kill(left[0], signal.SIGSTOP)
     trainer.kill()
@@ -179,7 +173,7 @@ def test_nothing_outlives_a_killed_supervisor_and_the_next_goes_on(make_run, lau
 def test_a_stop_is_no_failure(make_run, launch: Launch) -> None:
     run = make_run(**LONG)
     trainer = launch(run, before=pause_at_each_step)
-    wait_until(lambda: len(checkpoints(run)) > 0)
+    wait_until(lambda: len(checkpoints(run)) > 0, 180)
     trainer.terminate()
     code, messages, err = finish(trainer)
     assert code == 75
@@ -278,7 +272,7 @@ def test_a_full_disk_is_waited_for(make_run, launch: Launch, undisturbed, tmp_pa
         run.out.mkdir()
         (tmp_path / "disk.json").write_text(run.model_dump_json())
         trainer = launch(run.model_copy(update={"out": disk / "out"}), before=pause_at_each_step)
-        wait_until(lambda: len(checkpoints(run)) > 0)
+        wait_until(lambda: len(checkpoints(run)) > 0, 180)
         with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
             while ballast.write(bytes(512)):
                 pass
@@ -301,7 +295,7 @@ def test_a_rank_without_memory_is_started_again(make_run, launch: Launch, undist
     # A thread that starts without memory may wait for itself forever (CPython), which is a hang.
     run = make_run(**LONG, restarts=AT_ONCE, hang_seconds=20, start_seconds=60)
     trainer = launch(run, before=pause_at_each_step)
-    wait_until(lambda: len(checkpoints(run)) > 0)
+    wait_until(lambda: len(checkpoints(run)) > 0, 180)
     (rank,) = training(trainer)
     resource.prlimit(rank, resource.RLIMIT_AS, (1 << 20, 1 << 20))
     code, _, err = finish(trainer)

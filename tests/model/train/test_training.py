@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +21,7 @@ from model.train.loop import Callback, Step
 from model.train.trainer import prepare_process, train
 from tests.model.forked_trainers import fork_trainer
 from tests.model.rank_processes import is_alive
-from tests.processes import fork_program
+from tests.processes import fork_program, wait_until
 
 LONG = {"positions": 120, "checkpoint_steps": 10, "threads": 2}
 """Sixty steps: long enough to be killed in the middle."""
@@ -48,13 +46,6 @@ def events(run: TrainerRun) -> list[tuple[str, int]]:
 def finish(trainer: subprocess.Popen[str]) -> tuple[int, list[dict], str]:
     out, err = trainer.communicate(timeout=60)
     return trainer.returncode, [json.loads(line) for line in out.splitlines()], err
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"waited {seconds} seconds in vain"
-        time.sleep(0.005)
 
 
 class Watching(Callback):

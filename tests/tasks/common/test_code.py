@@ -1,6 +1,5 @@
 """The fingerprint of a stage's code follows what its roots reach, wherever it is, and counts nothing else."""
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,11 +7,11 @@ import pytest
 
 from flows.recipe.stages import STAGES
 from model.errors import Bug
-from tasks.artifacts.build import Stage
 from tasks.common.code_cache import cached_code_of
 from tasks.common.code_fingerprint import Code, code_of, module_file
 from tasks.common.definitions import Module
 from tasks.common.operations import is_operations
+from tests.stages import roots_of
 
 ROOT = "tasks.a:run"
 Write = Callable[..., Code]
@@ -353,12 +352,6 @@ def test_what_counted_code_takes_from_operations_is_known() -> None:
             if is_operations(reference.module):
                 found.setdefault(reference.module, set()).add(reference.attributes[0])
     assert found == REMAINING
-
-
-def roots_of(stage: str) -> tuple[str, ...]:
-    module = importlib.import_module(f"tasks.{stage}.stage")
-    (declared,) = (value for value in vars(module).values() if isinstance(value, Stage))
-    return declared.roots
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -1,6 +1,5 @@
 """A method counts only where something that counts can call it: by its name, as a text, or by a computed name."""
 
-import importlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +8,9 @@ import pytest
 
 from flows.recipe.stages import STAGES
 from model.errors import Bug
-from tasks.artifacts.build import Stage
 from tasks.common.code_cache import cached_code_of
 from tasks.common.code_fingerprint import PROJECT, Code, code_of
+from tests.stages import roots_of
 
 Write = Callable[..., Code]
 
@@ -325,19 +324,13 @@ def test_a_stage_counts_the_methods_of_an_artifact_that_it_calls(
 ) -> None:
     for package in ("tasks", "model", "flows"):
         shutil.copytree(PROJECT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    before = {stage: cached_code_of(_roots(stage)) for stage in STAGES}
+    before = {stage: cached_code_of(roots_of(stage)) for stage in STAGES}
     old, new, expected = edit
     source = (tmp_path / ARTIFACT).read_text()
     assert source.count(old) == 1
     (tmp_path / ARTIFACT).write_text(source.replace(old, new))
-    after = {stage: code_of(_roots(stage), tmp_path) for stage in STAGES}
+    after = {stage: code_of(roots_of(stage), tmp_path) for stage in STAGES}
     assert {stage for stage in STAGES if after[stage].digest != before[stage].digest} == expected
     for stage in expected:
         named = [name for name, own in after[stage].definitions.items() if before[stage].definitions[name] != own]
         assert named == ["tasks.artifacts.artifact:Artifact.names"]
-
-
-def _roots(stage: str) -> tuple[str, ...]:
-    module = importlib.import_module(f"tasks.{stage}.stage")
-    (declared,) = (value for value in vars(module).values() if isinstance(value, Stage))
-    return declared.roots
