@@ -7,6 +7,7 @@ limit that was lowered applies to that artifact too."""
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from model.errors import GuardError
 from tasks.artifacts.report import SourceCounts, StageReport
@@ -25,6 +26,15 @@ class Limits:
         """Raise GuardError if a whole stage, whose report this is, exceeds a limit."""
 
 
+class HasReport(Protocol):
+    """What the limits need of an artifact."""
+
+    @property
+    def report(self) -> StageReport:
+        """The report of the stage that made it."""
+        ...
+
+
 class SourceWiped(GuardError):
     """Raised when a stage would drop nearly all of a source."""
 
@@ -35,12 +45,12 @@ class DropRateLimits(Limits):
 
     Sources with fewer than 100 documents have no limit of their own: a rule may rightly drop all of a few documents. A
     source that ends empty is a warning of the run (`flows/metrics/accounting.py`). `overrides` gives other limits by
-    source name; with 1.0 for all of them there is no limit. The stage reads all documents of `parent`."""
+    source name; with 1.0 for all of them there is no limit. The stage reads all of `documents`."""
 
     stage: str
     limit: float
     overrides: Mapping[str, float]
-    parent: StageReport
+    documents: HasReport
 
     def check_so_far(self, report: StageReport) -> None:
         """Raise SourceWiped if more of a source was dropped than the limit allows for all of its documents."""
@@ -85,7 +95,7 @@ class DropRateLimits(Limits):
     @functools.cached_property
     def _documents_by_source(self) -> dict[str, int]:
         """Documents that the stage reads of each source."""
-        return {source: counts.documents_out for source, counts in self.parent.sources.items()}
+        return {source: counts.documents_out for source, counts in self.documents.report.sources.items()}
 
     def _allowed(self, source: str) -> float:
         return self.overrides.get(source, self.limit)

@@ -58,7 +58,7 @@ def build_clean(context: RunContext, documents: Artifact, config: CleanConfig) -
         executor = make_executor(config.machines, config.workers, workspace, in_threads=False)
         return clean_documents(documents, config, resources, workspace, executor, kept)
 
-    limits = DropRateLimits(CLEAN.name, config.wipe_out_limit, config.wipe_out_overrides, documents.report)
+    limits = DropRateLimits(CLEAN.name, config.wipe_out_limit, config.wipe_out_overrides, documents)
     return build_artifact(context, CLEAN, config, {"documents": documents}, run, external=external, limits=limits)
 
 

@@ -25,5 +25,5 @@ def build_dedup(context: RunContext, documents: Artifact, config: DedupConfig) -
         return deduplicate(documents, config, workspace, executor, earlier)
 
     parents = {"documents": documents, **{f"against-{number}": artifact for number, artifact in enumerate(earlier)}}
-    limits = DropRateLimits(DEDUP.name, config.wipe_out_limit, config.wipe_out_overrides, documents.report)
+    limits = DropRateLimits(DEDUP.name, config.wipe_out_limit, config.wipe_out_overrides, documents)
     return build_artifact(context, DEDUP, config, parents, run, limits=limits)

@@ -191,7 +191,7 @@ def limits(make_documents: Callable[..., Artifact]) -> Callable[..., DropRateLim
     """Limits of a stage that reads `coming` documents of `books`."""
 
     def make(coming: int, limit: float = 0.9, **overrides: float) -> DropRateLimits:
-        return DropRateLimits("clean", limit, overrides, make_documents([[("books", "text")] * coming]).report)
+        return DropRateLimits("clean", limit, overrides, make_documents([[("books", "text")] * coming]))
 
     return make
 
