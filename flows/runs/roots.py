@@ -24,7 +24,7 @@ def open_root(root: str | Path) -> Path:
     folder = (attached_root(str(root)) if is_address(root) else Path(os.path.expanduser(root))).resolve()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
-        raise InputError(f"--root {root}: {existing} is a file; name a folder")
+        raise InputError(f"--root {root}: {existing} is a file; choose a folder of yours with --root")
     refresh(folder)
     return folder
 

@@ -27,7 +27,7 @@ class Limits:
 
 
 class HasReport(Protocol):
-    """What the limits need of an artifact."""
+    """What the limits need of an artifact, whose manifest is read after the stage: an identity needs no manifest."""
 
     @property
     def report(self) -> StageReport:

@@ -19,6 +19,7 @@ EVALUATE = Stage(
         "numba",
         "numpy",
         "pyarrow",
+        "regex",
         "sacrebleu",
         "safetensors",
         "sentencepiece",

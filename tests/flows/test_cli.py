@@ -108,7 +108,10 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path, within: str):
     (tmp_path / "file").touch()
     done = CliRunner().invoke(app, ["plan", "quickstart", "--root", f"{tmp_path}/file{within}"])
     assert done.exit_code == InputError.exit_code
-    assert f"--root {tmp_path}/file{within}: {tmp_path}/file is a file; name a folder" in done.stderr
+    assert (
+        f"--root {tmp_path}/file{within}: {tmp_path}/file is a file; choose a folder of yours with --root"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize(

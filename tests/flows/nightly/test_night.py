@@ -305,7 +305,7 @@ def test_a_night_that_cannot_begin_is_reported_by_the_addresses_that_can_be_read
         recipe.write_text(text + notify)
         assert reported("crashed", check=crashed_too_often) == "GuardError: the last 4 runs crashed"
         (root / "file").write_text("in the way")
-        assert "is a file" in reported("is a file; name a folder", root / "file")
+        assert "is a file" in reported("is a file; choose a folder of yours with --root", root / "file")
         monkeypatch.setenv("BESSEMER_WEBHOOK", address)
         assert "notify.mail_server" in reported("mail_server", settings=("notify.mail_server=nowhere",))
         recipe.write_text("no recipe")

@@ -36,6 +36,7 @@ from tasks.artifacts.remote.artifacts import manifest_key, part_key, parts_prefi
 from tasks.artifacts.remote.erasure import describe_retention
 from tasks.artifacts.remote.metadata import FORGOTTEN, PENDING, put_pages, put_run
 from tasks.artifacts.remote.object_store import ObjectStore
+from tasks.artifacts.results import Training, TrainResult
 from tasks.artifacts.workspace import FileRecord
 
 BEFORE, AFTER = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
@@ -90,6 +91,9 @@ def a_model(root: Path, name: str, text: str) -> Artifact:
     (folder / "model.safetensors").write_bytes(data)
     file = FileRecord("model.safetensors", "", 0, len(data), digest_bytes(data))
     manifest: Any = {"format": FORMAT, "stage": "train", "identity": identity, "content": content_digest([file])}
+    losses = {"first_loss": None, "last_loss": None, "seconds": None, "tokens_s": None}
+    trained = Training(steps=1, skipped_steps=0, rollbacks=0, tokens=1, **losses)
+    manifest["report"] = {"sources": {}, "facts": TrainResult(trained, exact=True).facts()}
     manifest |= {"identity_parts": parts, "files": [vars(file)], "rows": {}, "bytes": len(data), "parents": {}}
     write_manifest(folder, manifest)
     return Artifact.open(folder)
