@@ -59,7 +59,7 @@ def _copies_in_range(
     buffer = np.empty(int(corpus.sizes.max(initial=0)) + 1, np.uint64)
     hashes: list[U64] = []
     for _, data, offsets, rows in _kept_texts(corpus, decisions):
-        arguments = (data, offsets, rows, length, _FIRST_VALUES, passes, np.uint64(number), buffer)
+        arguments = (data, offsets, rows, length, _FIRST_VALUES, ROLLING_BASE, passes, np.uint64(number), buffer)
         out = np.empty(_hashes_in_range(*arguments, buffer[:0]), np.uint64)
         if out.size:
             _hashes_in_range(*arguments, out)
