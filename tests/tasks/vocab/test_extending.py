@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
+from tasks.tokenizer import released
 from tasks.tokenizer.model_file import read_model
 from tasks.tokenizer.open import open_tokenizer
 from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
-from tasks.vocab import base as vocab_base
 from tasks.vocab.base import prepare_base
 from tasks.vocab.bpe import unreachable_tokens
 from tasks.vocab.candidates import CandidateVocabulary, characters_to_cover, train_candidates
@@ -157,14 +157,14 @@ def test_a_base_replaced_between_its_digest_and_the_reading_is_an_error(
     path, other = tmp_path / "base.model", tmp_path / "other.model"
     path.write_bytes(base.read_bytes())
     other.write_bytes(trained(vocab_size=341))
-    whole = vocab_base.read_base
+    whole = released.read_base
 
     def replaced(*given):
         path.write_bytes(other.read_bytes())
         return whole(*given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(vocab_base, "read_base", replaced)
+        patched.setattr(released, "read_base", replaced)
         with pytest.raises(InputError, match=r"base\.model was changed"):
             build_vocab(context, documents, VocabConfig(base=path))
     assert not list(context.root.glob("artifacts/vocab/*"))
