@@ -25,8 +25,7 @@ from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.references import digest_of_table
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.erasure import describe_retention, erase
-from tasks.artifacts.remote.metadata import FORGOTTEN as FOLDER
-from tasks.artifacts.remote.metadata import PENDING, PENDING_LOST
+from tasks.artifacts.remote.metadata import FORGOTTEN, PENDING, PENDING_LOST
 from tasks.artifacts.reuse import now
 from tasks.chunk.config import SLOTS
 from tasks.common.digests import INPUTS, InputDigests
@@ -67,19 +66,19 @@ def decide(
     pending = Pending(before, recipe, salt, commitments, leaving, request, plan)
     written = _PENDING.dump_python(pending, mode="json")
     store = store_of(root)
-    if store is not None and not store.create(f"{FOLDER}/{PENDING}", written):
+    if store is not None and not store.create(f"{FORGOTTEN}/{PENDING}", written):
         raise InputError(
             f"data forget: another machine has begun a removal in {store.address}. Run `bessemer data forget` without"
             " arguments to end it, then ask again."
         )
-    write_sealed(root / FOLDER / PENDING, written)
+    write_sealed(root / FORGOTTEN / PENDING, written)
     return pending
 
 
 def read_pending(root: Path) -> Pending | None:
     """Return the removal that has not ended, None where there is none."""
     try:
-        return _PENDING.validate_python(read_sealed(root / FOLDER / PENDING, PENDING_LOST))
+        return _PENDING.validate_python(read_sealed(root / FORGOTTEN / PENDING, PENDING_LOST))
     except FileNotFoundError:
         return None
 
@@ -90,8 +89,8 @@ def note_end(root: Path, pending: Pending, after: str) -> Pending:
     noted = replace(pending, after=after)
     written = _PENDING.dump_python(noted, mode="json")
     if (store := store_of(root)) is not None:
-        store.write(f"{FOLDER}/{PENDING}", written)
-    write_sealed(root / FOLDER / PENDING, written)
+        store.write(f"{FORGOTTEN}/{PENDING}", written)
+    write_sealed(root / FORGOTTEN / PENDING, written)
     return noted
 
 
@@ -130,12 +129,12 @@ def finish(root: Path, pending: Pending, after: RunData) -> Path:
         stays=given_up.stays,
     )
     page = write_certificate(root, certificate)
-    if store is not None and (stays := erase(store, [f"{FOLDER}/{PENDING}"])):
+    if store is not None and (stays := erase(store, [f"{FORGOTTEN}/{PENDING}"])):
         write_certificate(root, replace(certificate, stays=tuple(dict.fromkeys((*given_up.stays, *stays)))))
     digests = InputDigests(root / INPUTS)
     digests.forget_missing()
     digests.save()
-    (root / FOLDER / PENDING).unlink()
+    (root / FORGOTTEN / PENDING).unlink()
     return page
 
 

@@ -15,8 +15,7 @@ from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError
 from model.files import write_atomically
 from tasks.artifacts.remote.attach import store_of
-from tasks.artifacts.remote.metadata import CERTIFICATE_LOST, put_file
-from tasks.artifacts.remote.metadata import FORGOTTEN as FOLDER
+from tasks.artifacts.remote.metadata import CERTIFICATE_LOST, FORGOTTEN, put_file
 
 TRACES = (
     "The recipe of the new run lists the ids of the documents, hashes of their source, path and record, so that they"
@@ -103,20 +102,20 @@ def certified(path: Path, salt: str, texts: list[Path]) -> list[Path]:
     try:
         named = read_sealed(path, CERTIFICATE_LOST)["commitments"]
     except FileNotFoundError as error:
-        raise InputError(f"{path}: no such certificate; they are in {FOLDER}/ under a root") from error
+        raise InputError(f"{path}: no such certificate; they are in {FORGOTTEN}/ under a root") from error
     # Not by `read_text`, which translates ends of lines.
     return [text for text in texts if commitment(salt, text.read_bytes().decode(errors="replace")) in named]
 
 
 def write_certificate(root: Path, certificate: Certificate) -> Path:
     """Write both forms under the root, and in the object store behind it; return the path of the page."""
-    path = root / FOLDER / f"{certificate.after}.json"
+    path = root / FORGOTTEN / f"{certificate.after}.json"
     shown = page(certificate).encode()
     write_sealed(path, asdict(certificate))
     write_atomically(path.with_suffix(".html"), shown)
     if (store := store_of(root)) is not None:
         put_file(root, store, path)
-        store.put(f"{FOLDER}/{certificate.after}.html", shown)
+        store.put(f"{FORGOTTEN}/{certificate.after}.html", shown)
     return path.with_suffix(".html")
 
 

@@ -33,7 +33,7 @@ vocabulary, since it needs no tokens of its own. A vocabulary whose texts begin 
 _OPEN, _CLOSE, _SPACE = "\ue0f0", "\ue0f1", "\u205f"
 
 _MARK = re.compile(f"({_SPACE}?){_OPEN}(\\d+){_CLOSE}({_SPACE}?)")
-"""What stands for a message; a template that trims messages removes the spaces around it."""
+"""The mark in place of a message; a template that trims messages removes the spaces around it."""
 
 
 @dataclass(frozen=True)

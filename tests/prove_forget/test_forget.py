@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import s3fs
 
-from flows.removal.carry_out import PENDING
-from flows.removal.certificate import FOLDER, commitment
+from flows.removal.certificate import commitment
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import list_runs
 from flows.runs.roots import open_root
@@ -24,6 +23,7 @@ from model.digests import digest_bytes
 from model.inference.scoring import text_nats
 from model.nn.gpt import GPT
 from tasks.artifacts.remote.artifacts import manifest_key
+from tasks.artifacts.remote.metadata import FORGOTTEN, PENDING
 from tasks.artifacts.remote.object_store import ObjectStore
 from tasks.tokenizer.open import open_tokenizer
 from tests.prove_forget.conftest import STABLE
@@ -112,7 +112,7 @@ def test_a_removal_that_is_killed_again_and_again_ends_like_another(
     before = run_artifacts(open_run(calm, None))
     assert len(json.loads(bessemer("data", "forget", "note-07", "--root", calm, "--json"))["leaving"]["requested"]) == 1
     assert all(artifact.path.exists() for artifact in before.values()), "what is only shown deletes nothing"
-    assert not (calm / FOLDER).exists()
+    assert not (calm / FORGOTTEN).exists()
     began = time.monotonic()
     bessemer("data", "forget", "note-07", "--root", calm, "--yes", "--json")
     seconds = time.monotonic() - began
@@ -125,7 +125,7 @@ def test_a_removal_that_is_killed_again_and_again_ends_like_another(
     assert {stage: one.content for stage, one in found.items()} == {
         stage: one.content for stage, one in expected.items()
     }
-    assert len(list((killed / FOLDER).glob("*.json"))) == 1, said
+    assert len(list((killed / FORGOTTEN).glob("*.json"))) == 1, said
     assert _folders(killed) == _folders(calm)
     bessemer("store", "verify", "--root", killed)
 
@@ -166,7 +166,7 @@ def test_a_document_leaves_the_bucket_and_the_machines_of_a_root_in_an_object_st
             assert process.poll() is None
             time.sleep(0.02)
         process.kill()
-    assert store.exists(f"{FOLDER}/{PENDING}")
+    assert store.exists(f"{FORGOTTEN}/{PENDING}")
     assert store.exists(manifest_key("evaluate", before["evaluate"].identity))
 
     root = machine("b")
@@ -199,9 +199,9 @@ def _traces(traces: dict[str, bytes], places: dict[str, bytes]) -> set[str]:
 
 def _words(root: Path) -> list[str] | None:
     """Return the arguments of the next call: none where a removal has begun; None where it has ended."""
-    if (root / FOLDER / PENDING).exists():
+    if (root / FORGOTTEN / PENDING).exists():
         return []
-    return None if list((root / FOLDER).glob("*.html")) else ["note-07"]
+    return None if list((root / FORGOTTEN).glob("*.html")) else ["note-07"]
 
 
 def _kill_after(seconds: float, root: Path) -> None:

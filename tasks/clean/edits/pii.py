@@ -36,7 +36,7 @@ _COUNTRIES = frozenset({"md", "py", "so"})
 """Those that are domains of countries, too: `lib@1.2.so` is a file, `jo@mill.so` an address."""
 
 _NO_MAILBOXES = frozenset({"git", "hg", "svn", "this", "super"})
-"""Shared accounts of code hosts, and what stands before a label of Kotlin: `this@MainActivity.finish()`."""
+"""Shared accounts of code hosts, and words before a label of Kotlin: `this@MainActivity.finish()`."""
 _IPV4 = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}")
 _IPV6 = re.compile(r"[0-9A-Fa-f]{1,4}(?:::?[0-9A-Fa-f]{1,4}){2,7}")
 _MAY_BE_IPV4 = re.compile(r"\.\d{1,3}\.\d")

@@ -13,9 +13,8 @@ from flows.commands.forgetting import carry_out
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.removal.affected import Leaving, Request, _made_from, _set_aside
-from flows.removal.carry_out import PENDING, decide, read_pending
+from flows.removal.carry_out import decide, read_pending
 from flows.removal.certificate import (
-    FOLDER,
     STABLE_TRACE,
     Certificate,
     certified,
@@ -31,7 +30,7 @@ from model.errors import InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import write_manifest
 from tasks.artifacts.published import artifacts_under
-from tasks.artifacts.remote.metadata import read_record
+from tasks.artifacts.remote.metadata import FORGOTTEN, PENDING, read_record
 
 CERTIFICATE = Certificate(
     before="20260101T000000Z-aaaaaa",
@@ -103,8 +102,8 @@ def test_a_decided_removal_is_found_again_and_a_damaged_one_is_not_believed(foun
     assert decided.commitments == tuple(sorted(commitment(decided.salt, row["text"]) for row in (first, second)))
     with pytest.raises(InputError, match="holds no run"):
         carry_out(root, decided, as_json=True, verbose=False)
-    text = (root / FOLDER / PENDING).read_text()
-    (root / FOLDER / PENDING).write_text(text.replace('"run"', '"ran"'))
+    text = (root / FORGOTTEN / PENDING).read_text()
+    (root / FORGOTTEN / PENDING).write_text(text.replace('"run"', '"ran"'))
     with pytest.raises(IntegrityError):
         read_pending(root)
 
