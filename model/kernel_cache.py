@@ -6,14 +6,16 @@ a constant that changed in another file, and compiles a whole file again after o
 kernels that reach the edited code, and a second checkout of the same code loads what the first one compiled. numba adds
 its version and the processor to the key."""
 
+import fcntl
 import functools
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 import llvmlite
 import numpy as np
@@ -35,6 +37,9 @@ _SETTINGS: Any = config
 
 _NO_CODE = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS")
 """Settings that change no machine code."""
+
+MOST_WAITING_SECONDS = 120.0
+"""Wait for another process that compiles a kernel; the largest takes 15. A failed compilation keeps its lock."""
 
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), np.generic)
 
@@ -105,7 +110,53 @@ class _Impl(CompileResultCacheImpl):
 
 
 class _Cache(FunctionCache):
+    """numba's cache. Of processes that need a kernel that it lacks one compiles, and the others wait and load."""
+
     _impl_class = _Impl
+    _lock: BinaryIO | None = None
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the machine code of a signature, or None where this process is to compile it."""
+        found = super().load_overload(sig, target_context)
+        if found is None and self._locked():
+            found = super().load_overload(sig, target_context)
+            if found is not None:
+                self._unlock()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Save the machine code of a signature, for which other processes may wait."""
+        try:
+            super().save_overload(sig, data)
+        finally:
+            self._unlock()
+
+    def _locked(self) -> bool:
+        """Return whether another process may have saved the kernel, once it does not compile it any more."""
+        path = Path(self._cache_path, f"{self._impl.filename_base}.lock")
+        until = time.monotonic() + MOST_WAITING_SECONDS
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # A lock of the process and not of the open file: forks do not hold it, and kernels may compile themselves.
+            self._lock = path.open("wb")
+            while True:
+                try:
+                    fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return True
+                except (BlockingIOError, PermissionError):
+                    if time.monotonic() > until:
+                        return False
+                    time.sleep(0.02)
+        except OSError:
+            # A file system without locks: each process compiles for itself.
+            return False
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            with suppress(OSError):
+                os.unlink(self._lock.name)
+            self._lock.close()
+            self._lock = None
 
 
 def fingerprint(function: Callable[..., Any]) -> str:

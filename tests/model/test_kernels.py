@@ -13,7 +13,7 @@ import numba.core.config
 import pytest
 
 from tasks.common.code_fingerprint import PROJECT
-from tests.processes import captured
+from tests.processes import fork_program
 
 KERNELS = {
     "mixing": "from model.kernels import kernel\n\nSTEP = 3\n\n\n@kernel\ndef mix(x):\n    return x * STEP\n",
@@ -54,7 +54,7 @@ print(json.dumps(counts))
 """
 
 
-def execute(program: str, project: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def start(program: str, project: Path, environment: Mapping[str, str]) -> subprocess.Popen[str]:
     """Run a program on a project's modules, in a process that has imported numba already."""
 
     def main() -> None:
@@ -67,7 +67,15 @@ def execute(program: str, project: Path, environment: Mapping[str, str]) -> subp
         exec(program, {"__name__": "__main__"})
         assert sys.modules["model"].__path__ == [str(project / "model")]
 
-    return captured(main, environment, cwd=project)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return fork_program(main, environment, cwd=project, **pipes)
+
+
+def execute(program: str, project: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run such a program to its end."""
+    with start(program, project, environment) as process:
+        out, err = process.communicate(timeout=600)
+    return subprocess.CompletedProcess("fork", process.returncode, out, err)
 
 
 def copy_of_the_project(folder: Path) -> Path:
@@ -83,11 +91,18 @@ def copy_of_the_project(folder: Path) -> Path:
 
 def run(project: Path, home: Path, **more: str) -> tuple[dict[str, int], set[str]]:
     """What the kernels gave, and which of them were compiled; the others were loaded."""
-    names = ("PATH", "LD_LIBRARY_PATH")
-    environment = {name: os.environ[name] for name in names if name in os.environ}
-    done = execute(RUN, project, {**environment, "HOME": str(home), **more})
+    done = execute(RUN, project, {**environment_of(home), **more})
     assert done.returncode == 0, done.stderr
-    reported = json.loads(done.stdout)
+    return found_in(done.stdout)
+
+
+def environment_of(home: Path) -> dict[str, str]:
+    names = ("PATH", "LD_LIBRARY_PATH")
+    return {**{name: os.environ[name] for name in names if name in os.environ}, "HOME": str(home)}
+
+
+def found_in(printed: str) -> tuple[dict[str, int], set[str]]:
+    reported = json.loads(printed)
     assert all(compiled + loaded == 1 for _, compiled, loaded in reported.values()), reported
     return {name: value for name, (value, _, _) in reported.items()}, {name for name in reported if reported[name][1]}
 
@@ -104,6 +119,15 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_another_checkout_of_the_same_code_compiles_nothing(compiled: tuple[Path, Path], tmp_path: Path) -> None:
     second = copy_of_the_project(tmp_path / "second")
     assert run(second, compiled[1]) == ({"sign": 31, "mix": 30, "alone": 9}, set())
+
+
+def test_of_processes_that_need_a_kernel_at_once_one_compiles_it(tmp_path: Path) -> None:
+    project, home = copy_of_the_project(tmp_path / "project"), tmp_path / "home"
+    started = [start(RUN, project, environment_of(home)) for _ in range(3)]
+    found = [found_in(process.communicate(timeout=600)[0]) for process in started]
+    assert [values for values, _ in found] == [{"sign": 31, "mix": 30, "alone": 9}] * 3
+    assert sorted(name for _, compiled in found for name in compiled) == ["alone", "mix", "sign"]
+    assert not list(home.rglob("*.lock"))
 
 
 @pytest.mark.parametrize(
