@@ -3,9 +3,7 @@
 Shapes: C labels, T tokens.
 """
 
-import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +16,6 @@ from model.checkpoint.weights import describe_model, load_model, save_model
 from model.config.network import NetworkConfig
 from model.digests import digest_file
 from model.errors import InputError, IntegrityError
-from model.files import sync_directory, sync_file
 from model.finetune.chat import GPTTaskModel
 from model.finetune.chat_template import ChatTemplate
 from model.finetune.config import FinetuneConfig, Task
@@ -69,32 +66,17 @@ class FinetunedModel:
 
 
 def write_result(
-    out: Path,
-    config: NetworkConfig,
-    weights: Mapping[str, Tensor],
-    description: dict[str, Any],
-    write_extra: Callable[[Path], None],
+    folder: Path, config: NetworkConfig, weights: Mapping[str, Tensor], description: dict[str, Any]
 ) -> None:
-    """Publish a fine-tuned model: write all files into a temporary folder, which is then renamed to `out`.
-
-    `weights` are those of `TaskModel.modules`; `write_extra` writes further files into the folder.
-    """
+    """Write the files of a fine-tuned model; `weights` are those of `TaskModel.modules`."""
     parts = {
         name: {key.removeprefix(f"{name}."): value for key, value in weights.items() if key.startswith(f"{name}.")}
         for name in ("network", "head")
     }
-    folder = out.with_name(f".{out.name}.new")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     if parts["head"]:
         save_file(parts["head"], folder / HEAD)
-        sync_file(folder / HEAD)
         description = {**description, "head_digest": digest_file(folder / HEAD)}
-    write_extra(folder)
     save_model(folder, config, parts["network"], description)
-    sync_directory(folder)
-    os.rename(folder, out)
-    sync_directory(out.parent)
 
 
 def read_result(folder: Path, vocabulary: Vocabulary) -> FinetunedModel:

@@ -1,12 +1,10 @@
 """Fine-tune a model: one training for each seed, each over several epochs; the best seed's best epoch is published.
 
-Equal input gives equal bytes. Each finished seed is stored next to the result until all are finished, so that an
-interrupted run resumes with the next seed.
+Equal input gives equal bytes. Each finished seed is stored in a folder of the caller, so that an interrupted run
+goes on with the next seed.
 """
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +12,6 @@ from typing import Any, cast
 
 from safetensors.torch import load_file, save_file
 
-from model.checkpoint.run_folder import DESCRIPTION
-from model.checkpoint.weights import describe_model
 from model.digests import digest_file
 from model.engines.products import fastest_products
 from model.engines.runtime import deterministic_kernels
@@ -79,21 +75,20 @@ def finetune(
     parent: str,
     config: FinetuneConfig,
     vocabulary: Vocabulary,
+    work: Path,
     out: Path,
     *,
     identity: str,
     log: Callable[[str], None],
-    write_extra: Callable[[Path], None] = lambda folder: None,
     template: ChatTemplate | None = None,
     trained_on: dict[str, Any] | None = None,
 ) -> FinetuneDescription:
-    """Fine-tune `trained` (whose digest is `parent`) on the tasks and publish the best seed in the folder `out`.
+    """Fine-tune `trained` (whose digest is `parent`) on the tasks and write the best seed into the folder `out`.
 
-    `template` is the chat template of the model's tokenizer, if any, and `trained_on` the device and type of its
-    training, which the result keeps, and in which it is fine-tuned. `identity` is that of the result. Returns the entry
-    `finetuned` of `model.json`. `log` gets lines of progress; `write_extra` writes further files into the folder.
-    Raises InputError for invalid examples, and where `out` holds anything but this result; RecipeError where the
-    machine lacks the device.
+    `work` is the folder of finished seeds, of these arguments alone. `template` is the chat template of the model's
+    tokenizer, if any, and `trained_on` the device and type of its training, which the result keeps, and in which it is
+    fine-tuned. `identity` is that of the result. Returns the entry `finetuned` of `model.json`. `log` gets lines of
+    progress. Raises InputError for invalid examples, RecipeError where the machine lacks the device.
     """
     training = {"train": trained_on or {}}
     device = choose_device(config.device, training)
@@ -101,11 +96,8 @@ def finetune(
     # Products in float16 need a scaled loss, which is not worth it for so short a training.
     computed = {"train": {"dtype": "float32" if dtype == "float16" else dtype}}
     config = config.model_copy(update={"device": device})
-    if out.exists():
-        return _published(out, identity, log)
     splits = read_splits(config)
     labels = task_labels(config, splits)
-    work = _work_folder(out, identity, log)
     job = Job(work, trained, config, labels, splits, vocabulary, template, log)
     with deterministic_kernels(config.threads), training_on(device, computed), fastest_products():
         found = [_train_seed(job, seed) for seed in config.seeds]
@@ -133,27 +125,12 @@ def finetune(
         description["chat"] = best["chat"]
     weights = load_file(work / _weights_name(best["seed"]))
     network = trained.config.model_copy(update={"dropout": dropout_of(config, trained)})
-    known = {"tokenizer_digest": vocabulary.digest, FINETUNED: description, **training}
-    write_result(out, network, weights, known, write_extra)
-    shutil.rmtree(work)
+    write_result(out, network, weights, {"tokenizer_digest": vocabulary.digest, FINETUNED: description, **training})
     return description
 
 
 def _scores_of(one: SeedResult) -> SeedScores:
     return {"seed": one["seed"], "epoch": one["epoch"], "development": one["development"], "test": one["test"]}
-
-
-def _published(out: Path, identity: str, log: Callable[[str], None]) -> FinetuneDescription:
-    """Return the description of the result in `out`; InputError where `out` holds anything but this result."""
-    found: FinetuneDescription | None = None
-    if (out / DESCRIPTION).is_file():
-        found = describe_model(out).get(FINETUNED)
-    if found is None or found["identity"] != identity:
-        raise InputError(
-            f"{out} exists and is not the result of this model and these settings. Give another folder, or remove it"
-        )
-    log(f"{out} exists already, made from the same model, examples and settings; nothing to do")
-    return found
 
 
 def split_digest(task: Task, name: str) -> str | None:
@@ -164,18 +141,6 @@ def split_digest(task: Task, name: str) -> str | None:
     if not path.is_file():
         raise InputError(f"task {task.name}: there is no file {path}, which the task file names as `{name}`")
     return digest_file(path)
-
-
-def _work_folder(out: Path, identity: str, log: Callable[[str], None]) -> Path:
-    """Return the folder of an unfinished run of this identity, emptied where it belongs to another."""
-    work = out.with_name(f".{out.name}.unfinished")
-    mark = work / "identity"
-    if work.is_dir() and (not mark.is_file() or mark.read_text() != identity):
-        log(f"{work} belongs to a run with other examples or settings, and is emptied")
-        shutil.rmtree(work)
-    os.makedirs(work, exist_ok=True)
-    replace_durably(mark, identity.encode())
-    return work
 
 
 def read_splits(config: FinetuneConfig) -> Splits:

@@ -114,17 +114,18 @@ class Unit:
     """A unit that is being written; it is finished on leaving the `Workspace.unit` block."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
+        """Where to write the files of the unit."""
         self.files: list[FileRecord] = []
         self.report = StageReport()
 
     def path(self, name: str) -> Path:
         """Return where to write a file of the unit; call `add_file` when it is complete."""
-        return self._folder / name
+        return self.folder / name
 
     def add_file(self, name: str, *, table: str = "", rows: int = 0, deterministic: bool = True) -> None:
         """Add a completed file of this unit to the artifact."""
-        path = self._folder / name
+        path = self.folder / name
         sync_file(path)
         self.files.append(FileRecord(name, table, rows, path.stat().st_size, digest_file(path), deterministic))
 

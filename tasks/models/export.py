@@ -95,7 +95,7 @@ def build_export(
         for sentence in published.left_out:
             context.note(EXPORT.name, f"left out: {sentence}")
         with require_unchanged(source.files), workspace.unit(UNIT) as unit:
-            folder, stored = unit.path(CARD).parent, open_source(source)
+            folder, stored = unit.folder, open_source(source)
             chat = chat_of(stored)
             write_tokenizer(folder, stored.tokenizer, context=stored.config.context, chat=chat or published.template)
             if published.generation:

@@ -10,7 +10,6 @@ from pathlib import Path
 from model.config.machine import CUDA, GPU, INSTRUCTION_SET
 from model.digests import digest_bytes
 from model.file_content import require_unchanged
-from model.files import link_or_copy
 from model.finetune.config import SPLITS, FinetuneConfig, read_task_file
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
@@ -29,25 +28,15 @@ from tasks.models.load import (
 
 UNIT = "finetuned"
 
-RESULT = "result"
-"""Folder of the result in the scratch folder, beside that of the seeds."""
-
 
 class FinetuneStageConfig(StrictConfig, FinetuneConfig):
     """All settings of a task file."""
 
 
 def seed_files(scratch: Path) -> Iterator[tuple[Path, ...]]:
-    """Yield the mark of an unfinished run and the files of each finished seed, which another machine needs to go on
-    with the next."""
-    for folder in sorted((scratch / UNIT).glob(f".{RESULT}.*")):
-        mark = folder / "identity"
-        weights = [record.with_suffix(".safetensors") for record in sorted(folder.glob("seed-*.json"))]
-        finished = [path for path in weights if path.is_file()]
-        if mark.is_file() and finished:
-            yield (mark,)
-            for path in finished:
-                yield path, path.with_suffix(".json")
+    """Yield the files of each finished seed, which another machine needs to go on with the next."""
+    for record in sorted((scratch / UNIT).glob("seed-*.json")):
+        yield record.with_suffix(".safetensors"), record
 
 
 FINETUNE = Stage(
@@ -74,25 +63,23 @@ def build_finetune(
         finished = workspace.finished(UNIT)
         if finished is not None:
             return finished
-        out = workspace.scratch(UNIT) / RESULT
         examples = [path for task in config.tasks for name in SPLITS if (path := getattr(task, name)) is not None]
-        with require_unchanged([*source.files, *examples]), flush_denormals():
+        with require_unchanged([*source.files, *examples]), flush_denormals(), workspace.unit(UNIT) as unit:
             trained = load_source(source)
             found = finetune(
                 trained.network,
                 source.digest(),
                 config,
                 trained.tokenizer,
-                out,
+                workspace.scratch(UNIT),
+                unit.folder,
                 log=on_log,
-                write_extra=lambda folder: write_vocabulary(folder, trained.tokenizer),
                 template=chat_template(trained),
                 trained_on=trained_with(trained.description),
                 identity=_digest(source, config, external),
             )
-        with workspace.unit(UNIT) as unit:
-            for path in sorted(out.iterdir()):
-                link_or_copy(path, unit.path(path.name))
+            write_vocabulary(unit.folder, trained.tokenizer)
+            for path in sorted(unit.folder.iterdir()):
                 unit.add_file(path.name)
             unit.report.facts = FinetuneResult(found).facts()
         return unit.report

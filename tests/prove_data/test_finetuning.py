@@ -21,7 +21,6 @@ import pytest
 from model.checkpoint.weights import description_digest, load_model
 from model.finetune.config import FinetuneConfig
 from model.finetune.metrics import main_metric
-from model.finetune.trainer import finetune
 from model.inference.text_match import best_of
 from model.nn.factory import Network
 from tasks.artifacts.artifact import Artifact
@@ -36,6 +35,7 @@ from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
+from tests.model.finetune.seeds_beside import finetune
 
 pytestmark = pytest.mark.prove_data
 

@@ -1,19 +1,17 @@
 """Fine-tuning on a CUDA device: scores and answers are the processor's, and the same bytes come twice."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from model.finetune import trainer
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.output import read_result
+from tests.model.finetune.seeds_beside import finetune
 
 TaskOf = Callable[..., Task]
 Config = Callable[..., FinetuneConfig]
-finetune = functools.partial(trainer.finetune, identity="one")
 
 TEXTS = ["tin lead zinc", "ore coal slag", "brass tin iron"]
 

@@ -1,7 +1,6 @@
 """Fine-tuning from a task file to a folder: every kind is learnt, bytes are reproducible, killed runs resume."""
 
 import copy
-import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +12,14 @@ from model.checkpoint.weights import WEIGHTS, describe_model, load_model
 from model.config.network import GPTConfig
 from model.errors import InputError, IntegrityError, Numerics, RecipeError
 from model.finetune import fit as training
-from model.finetune import trainer as finetuning
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.metrics import MAIN
 from model.finetune.output import FINETUNED, HEAD, format_result, read_result
 from model.nn.factory import make_network
+from tests.model.finetune.seeds_beside import finetune
 
 TaskOf = Callable[..., Task]
 Config = Callable[..., FinetuneConfig]
-
-finetune = functools.partial(finetuning.finetune, identity="one")
 
 
 def quiet(_: str) -> None:
@@ -130,7 +127,7 @@ def test_a_killed_run_goes_on_at_the_seed_where_it_was(
 
     with pytest.raises(KilledError):
         finetune(bert, "parent", chosen, vocabulary, tmp_path / "killed", log=die_at_third)
-    assert not (tmp_path / "killed").exists()
+    assert every_byte(tmp_path / "killed") == {}
     lines: list[str] = []
     finetune(bert, "parent", chosen, vocabulary, tmp_path / "killed", log=lines.append)
     assert [line.partition(":")[0] for line in lines] == [
@@ -140,19 +137,6 @@ def test_a_killed_run_goes_on_at_the_seed_where_it_was(
         "seed 3, epoch 2 of 2",
     ]
     assert every_byte(tmp_path / "killed") == every_byte(tmp_path / "whole")
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["killed", "whole"]
-
-
-def test_what_exists_is_kept_and_never_written_over(
-    bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
-) -> None:
-    chosen = config(task_of("classification", 60), epochs=1)
-    first = finetune(bert, "parent", chosen, vocabulary, tmp_path / "out", log=quiet)
-    lines: list[str] = []
-    assert finetune(bert, "parent", chosen, vocabulary, tmp_path / "out", log=lines.append) == first
-    assert "exists already" in lines[0]
-    with pytest.raises(InputError, match="is not the result of this model"):
-        finetune(bert, "parent", chosen, vocabulary, tmp_path / "out", log=quiet, identity="another")
 
 
 def test_damage_is_found(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
@@ -216,7 +200,7 @@ def test_what_an_architecture_cannot_learn_is_refused_before_it_begins(
         finetune(bert, "p", config(one, max_length=99), vocabulary, tmp_path / "out", log=quiet)
     with pytest.raises(Numerics, match="Lower learning_rate"):
         finetune(t5, "p", config(one, learning_rate=1e30), vocabulary, tmp_path / "out", log=quiet)
-    assert not (tmp_path / "out").exists()
+    assert every_byte(tmp_path / "out") == {}
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])

@@ -96,7 +96,7 @@ def test_killed_at_any_seed_it_goes_on_to_the_same_bytes(home: Path, undisturbed
     root, environment = tmp_path / "root", {**os.environ, "PYTHONPATH": str(PROJECT)}
     process = subprocess.Popen([sys.executable, "-c", BUILD, str(home), str(root)], env=environment, cwd=PROJECT)
     until = time.monotonic() + 120
-    while not list(root.glob("work/*/scratch/finetuned/.result.unfinished/seed-1.json")):
+    while not list(root.glob("work/*/scratch/finetuned/seed-1.json")):
         assert process.poll() is None, "it ended before it was killed"
         assert time.monotonic() < until, "the first seed is not finished after two minutes"
         time.sleep(0.001)
