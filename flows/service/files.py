@@ -12,9 +12,8 @@ import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from flows.service.database import CONNECTION_URL
 from flows.service.processes import Background
@@ -52,13 +51,15 @@ CLIENT_RETRIES = {
 
 @dataclass(frozen=True)
 class Known:
-    """What is recorded of the service as it was started last: see `remember_address` and `remember_workplace`."""
+    """What is recorded of the service as it was started last."""
 
     host: str = "127.0.0.1"
+    """Where the server listens."""
     port: int = 0
     database: str | None = None
     """Without its password."""
     password_file: str | None = None
+    """None for the root's own."""
     tls: Sequence[str] | None = None
     """Certificate and key; None where the server uses plain HTTP."""
     addresses: Sequence[str] = ()
@@ -100,50 +101,25 @@ class ServiceFiles:
         """File of the server's password where no other was named."""
         return self.folder / "password"
 
-    def remember_address(
-        self,
-        host: str,
-        port: int,
-        database: str | None = None,
-        password_file: Path | None = None,
-        tls: tuple[Path, Path] | None = None,
-        addresses: Sequence[str] = (),
-    ) -> None:
-        """Record where the server listens, its database (without password), password file, certificate and key, and the
-        addresses under which others reach it."""
-        self._update(
-            host=host,
-            port=port,
-            database=database,
-            # The root's own file is found by default, also after the root was moved.
-            password_file=str(password_file) if password_file not in (None, self.own_password) else None,
-            tls=[str(path) for path in tls] if tls is not None else None,
-            addresses=[address.rstrip("/") for address in addresses],
-        )
-
-    def remember_workplace(self, folder: Path, recipe: str) -> None:
-        """Record the folder in which the deployments were written, and therefore run, and their recipe."""
-        self._update(workplace=str(folder), recipe=recipe)
-
     @property
     def known(self) -> Known:
         """What is recorded of the service; defaults where it was never started."""
-        return Known(**self._read())
+        try:
+            return Known(**read_sealed(self.folder / "address.json", ADDRESS_LOST))
+        except FileNotFoundError:
+            return Known()
+
+    def remember(self, known: Known) -> None:
+        """Record what is known of the service from now on."""
+        # The root's own file is found by default, also after the root was moved.
+        is_own = known.password_file == str(self.own_password)
+        write_sealed(self.folder / "address.json", asdict(replace(known, password_file=None) if is_own else known))
 
     def password_file(self) -> Path | None:
         """Return the file of the server's password; None where it has none."""
         if found := self.known.password_file:
             return Path(found)
         return self.own_password if self.own_password.exists() else None
-
-    def _update(self, **known: Any) -> None:
-        write_sealed(self.folder / "address.json", self._read() | known)
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            return read_sealed(self.folder / "address.json", ADDRESS_LOST)
-        except FileNotFoundError:
-            return {}
 
     def ui_url(self) -> str:
         """Return the address of the UI from this machine.

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -137,9 +137,16 @@ def _start(files: ServiceFiles, options: ServiceOptions, notify: Notify) -> None
         if is_new:
             write_password(password_file)
         use_password(password_file)
-        files.remember_address(
-            options.host, options.port, without_password(database), password_file, options.tls, options.addresses
+        known = replace(
+            files.known,
+            host=options.host,
+            port=options.port,
+            database=without_password(database),
+            password_file=str(password_file),
+            tls=[str(path) for path in options.tls] if options.tls is not None else None,
+            addresses=[address.rstrip("/") for address in options.addresses],
         )
+        files.remember(known)
         if is_new:
             notify(_how_to_use(files, password_file))
         copy_database(Path(files.environment()["PREFECT_HOME"]))
@@ -201,7 +208,7 @@ def _deploy(files: ServiceFiles, recipe: str, notify: Notify) -> None:
     notify("writing the deployments")
     environment = {**files.environment(), "BESSEMER_RECIPE": _absolute(recipe), "PWD": str(folder)}
     files.deploy_log.unlink(missing_ok=True)
-    files.remember_workplace(folder, _absolute(recipe))
+    files.remember(replace(files.known, workplace=str(folder), recipe=_absolute(recipe)))
     template = ("--base-job-template", str(shipped("work_pool.json")))
     for words in (
         ("work-pool", "create", POOL, "--type", "process", *template, "--overwrite"),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from flows.service import local_server as private_server
-from flows.service.files import ServiceFiles, write_password
+from flows.service.files import Known, ServiceFiles, write_password
 from model.errors import BessemerError, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
@@ -107,7 +107,7 @@ def test_a_run_beside_the_service_of_another_user_has_a_server_of_its_own(
     """Anna's password lets one run code as Anna, and so Boris may not read it; his run goes on without it."""
     files = ServiceFiles(place)
     write_password(files.own_password)
-    files.remember_address("127.0.0.1", 4321)
+    files.remember(Known(port=4321))
     for path in (files.own_password, files.folder):
         os.chown(path, ANNA, FOUNDERS)
     files.folder.chmod(0o2775)

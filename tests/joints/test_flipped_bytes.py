@@ -30,7 +30,7 @@ from flows.runs.model_registry import Promotion, history
 from flows.runs.pipeline import BUILDERS, run_stages
 from flows.runs.record import list_runs, recipe_of, warn_once
 from flows.runs.run import Run
-from flows.service.files import ServiceFiles
+from flows.service.files import Known, ServiceFiles
 from flows.service.processes import started
 from flows.upkeep.root_records import records_under
 from flows.upkeep.verify import verify
@@ -163,7 +163,7 @@ def write_records(foundry: Path, root: Path) -> None:
     study = Study(StudyRequest(foundry / "foundry.toml", SMALL), search, root)
     study.log.begin(study.log.add("recipe", {"train.schedule.peak_lr": 0.001}, FIRST), 0)
     add_manual_trial(study, {"train.schedule.peak_lr": 0.002})
-    ServiceFiles(root).remember_address("here", 4200)
+    ServiceFiles(root).remember(Known("here", 4200))
     write_sealed(ServiceFiles(root).server.record, {"pid": os.getpid(), "started": started(os.getpid())})
     with build_lease(root / "locks" / "held", ignore):
         (root / "locks" / "living").mkdir()

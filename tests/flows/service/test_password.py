@@ -13,6 +13,7 @@ from flows.service.api import post
 from flows.service.files import (
     CLIENT_AUTH,
     SERVER_AUTH,
+    Known,
     ServiceFiles,
     read_password,
     server_credentials,
@@ -78,7 +79,7 @@ def test_requests_give_it(file: Path) -> None:
 def test_a_root_that_is_moved_keeps_its_password(tmp_path: Path) -> None:
     files = ServiceFiles(tmp_path / "root")
     assert files.password_file() is None
-    files.remember_address("127.0.0.1", 4321, "sqlite", write_password(files.own_password))
+    files.remember(Known(port=4321, password_file=str(write_password(files.own_password))))
     (tmp_path / "root").rename(tmp_path / "moved")
     assert ServiceFiles(tmp_path / "moved").password_file() == tmp_path / "moved" / "service" / "password"
 
@@ -86,7 +87,7 @@ def test_a_root_that_is_moved_keeps_its_password(tmp_path: Path) -> None:
 def test_only_the_server_gets_what_it_asks_for(file: Path, tmp_path: Path) -> None:
     files = ServiceFiles(tmp_path / "root")
     files.folder.mkdir(parents=True)
-    files.remember_address("127.0.0.1", 4321, "sqlite", file)
+    files.remember(Known(port=4321, password_file=str(file)))
     use_password(files.password_file())
     assert files.environment()[CLIENT_AUTH] == "me:word"
     assert SERVER_AUTH not in files.environment()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.service.files import ServiceFiles, running_server
+from flows.service.files import Known, ServiceFiles, running_server
 from flows.service.local_server import prefect_server
 from flows.service.processes import Background, started, wait_until_ended
 from flows.service.server import stop_service
@@ -76,7 +76,7 @@ def test_a_run_finds_the_server_that_runs_for_its_root(tmp_path: Path, monkeypat
     files = ServiceFiles(tmp_path)
     assert running_server(tmp_path) is None
     files.folder.mkdir()
-    files.remember_address("0.0.0.0", 4321)
+    files.remember(Known("0.0.0.0", 4321))
     files.server.start(SLEEP, os.environ, tmp_path)
     try:
         assert running_server(tmp_path) == "http://127.0.0.1:4321/api"
@@ -119,7 +119,7 @@ def test_down_leaves_the_server_to_a_run_that_reports_to_it(tmp_path: Path, monk
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     files = ServiceFiles(tmp_path)
     files.folder.mkdir()
-    files.remember_address("127.0.0.1", 4321)
+    files.remember(Known(port=4321))
     files.server.start(SLEEP, os.environ, tmp_path)
     try:
         with prefect_server(tmp_path), prefect_server(tmp_path):

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from flows.cli import main
 from flows.service.api import OWN_AUTHORITY, is_healthy, post
-from flows.service.files import ServiceFiles, use_password, write_password
+from flows.service.files import Known, ServiceFiles, use_password, write_password
 from flows.service.processes import started
 from flows.service.server import ServiceOptions, check_free, check_open, spawn_server, start_service
 from model.checksummed_json import write_sealed
@@ -86,7 +87,7 @@ def test_an_address_that_is_not_this_machines_is_not_called_taken(host: str) -> 
 )
 def test_the_server_is_reached_from_here_at_an_address_of_its_family(host: str, address: str, tmp_path: Path) -> None:
     files = ServiceFiles(tmp_path)
-    files.remember_address(host, 4200)
+    files.remember(Known(host, 4200))
     assert files.api_url == f"http://{address}:4200/api"
 
 
@@ -116,8 +117,7 @@ def test_options_that_a_running_service_does_not_take_are_named(tmp_path: Path) 
     files.folder.mkdir()
     for process in (files.server, files.worker, files.keeper):
         write_sealed(process.record, {"pid": os.getpid(), "started": started(os.getpid())})
-    files.remember_address("127.0.0.1", 4311)
-    files.remember_workplace(tmp_path, "quickstart")
+    files.remember(Known(port=4311, workplace=str(tmp_path), recipe="quickstart"))
     said: list[str] = []
     start_service(tmp_path, ServiceOptions("127.0.0.1", 4311, "quickstart"), said.append)
     assert said == ["the service is already running"]
@@ -134,7 +134,8 @@ def test_options_that_a_running_service_does_not_take_are_named(tmp_path: Path) 
         f"it keeps database sqlite and not postgresql://me@machine/runs, password file {files.own_password} and not"
         f" {tmp_path}/words: "
     )
-    files.remember_address("127.0.0.1", 4311, "postgresql://me@machine/runs", tmp_path / "words")
+    database, words = "postgresql://me@machine/runs", str(tmp_path / "words")
+    files.remember(replace(files.known, database=database, password_file=words))
     start_service(tmp_path, options, said.append)
     start_service(tmp_path, ServiceOptions("127.0.0.1", 4311, "quickstart"), said.append)
     assert said[5:] == ["the service is already running"] * 2
@@ -173,7 +174,8 @@ def test_a_server_with_a_certificate_is_reached_by_the_address_of_it(
         port = probe.getsockname()[1]
     files = ServiceFiles(tmp_path / "root")
     password = write_password(files.own_password)
-    files.remember_address("127.0.0.1", port, "sqlite", password, tls, [f"https://127.0.0.1:{port}/"])
+    known = Known(port=port, tls=[str(path) for path in tls], addresses=[f"https://127.0.0.1:{port}"])
+    files.remember(known)
     use_password(password)
     spawn_server(files)
     try:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.experiments.mixture import write_mixture
 from flows.runs.record import RunRecord, list_runs, stage_entry, warn_once
-from flows.service.files import ServiceFiles
+from flows.service.files import Known, ServiceFiles
 from flows.upkeep.root_records import record_problem, records_under
 from model.checkpoint.complete_marker import complete
 from model.checksummed_json import seal, write_sealed
@@ -74,7 +74,7 @@ def kept(root: Path, foundry: Path) -> Path:
         complete(out / folder)
     (out / "restarts.jsonl").write_bytes(seal({"kind": "restart"}, indent=None) * 2)
     write_sealed(root / "promotions" / "000001" / "promotion.json", {"number": 1})
-    ServiceFiles(root).remember_address("here", 4200)
+    ServiceFiles(root).remember(Known("here", 4200))
     write_mixture(MIXTURE, recipe, (), root / "mixtures" / "foundry")
     return root
 
