@@ -17,6 +17,8 @@ import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
+    from flows.metrics.escaping import EscapingConsole
+    from flows.reports.progress import ProgressBars
     from flows.runs.record import RunData
 
 
@@ -272,7 +274,7 @@ def ended(flow: Callable[[], Value]) -> Value:
         return ends[-1]
 
 
-def console(stderr: bool = False) -> Any:
+def console(stderr: bool = False) -> "EscapingConsole":
     """Return a console as wide as the terminal, or `PIPE_WIDTH` columns without one."""
     from flows.metrics.escaping import EscapingConsole
 
@@ -281,7 +283,7 @@ def console(stderr: bool = False) -> Any:
 
 
 @contextmanager
-def shown_progress(as_json: bool) -> Iterator[Any]:
+def shown_progress(as_json: bool) -> Iterator["ProgressBars"]:
     """Show progress bars of what is built within the block, on stderr if stdout has JSON; yield them."""
     from flows.reports.progress import ProgressBars
     from flows.runs.context import heard_by
@@ -303,7 +305,7 @@ def _plain(value: object) -> object:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
-def print_found(value: Any, as_json: bool, show: Callable[[Any], object] = lambda shown: None) -> None:
+def print_found(value: Any, as_json: bool, show: Callable[["EscapingConsole"], object] = lambda shown: None) -> None:
     """Print the result of a command: as one JSON value on stdout, or for people by `show`, which is given the console.
 
     A command without `show` has printed it already, on `console(stderr=as_json)`.

@@ -25,7 +25,8 @@ from flows.commands.common import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from flows.models.generate import FilledBlank
+    from flows.models.generate import FilledBlank, GeneratedText
+    from tasks.artifacts.artifact import Artifact
 
 model = typer.Typer(
     name="model",
@@ -174,7 +175,7 @@ def chat(
             typer.echo("")
 
 
-def _generated(prompt: str, texts: list[Any]) -> dict[str, Any]:
+def _generated(prompt: str, texts: list["GeneratedText"]) -> dict[str, Any]:
     found = [{"text": one.text, **({"blanks": one.blanks} if one.blanks else {})} for one in texts]
     return {"prompt": prompt, **found[0], **({"samples": found} if len(found) > 1 else {})}
 
@@ -281,7 +282,9 @@ def _say_line(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-def _made(stage: str, root: Path, words: dict[str, Any], inputs: tuple[Any, ...], build: Callable[..., Any]) -> Any:
+def _made(
+    stage: str, root: Path, words: dict[str, Any], inputs: tuple[Any, ...], build: Callable[..., "Artifact"]
+) -> "Artifact":
     """Return the artifact of a stage of `tasks.models`: the one that exists, or what its Prefect flow makes.
 
     `build(context, *inputs)` builds it; `words` are those of the flow, from which it would prepare the same inputs.

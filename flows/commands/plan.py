@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,8 @@ from flows.commands.common import (
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from flows.planning.calculator import PlanOptions
 
 
 def init(
@@ -218,7 +220,7 @@ def estimate(
     print_found(found, as_json, lambda shown: print_training(found, shown))
 
 
-def _estimate_layout(name: str, root: Path, options: Any, settings: Sequence[str], as_json: bool) -> None:
+def _estimate_layout(name: str, root: Path, options: "PlanOptions", settings: Sequence[str], as_json: bool) -> None:
     from flows.planning.cost_model import THIS
     from flows.planning.layout_search import layout_section
     from flows.planning.terminal import print_layouts
@@ -230,7 +232,7 @@ def _estimate_layout(name: str, root: Path, options: Any, settings: Sequence[str
 
 
 def _estimate_recipe(
-    name: str, root: Path, pilot_share: float, options: Any, settings: Sequence[str], as_json: bool
+    name: str, root: Path, pilot_share: float, options: "PlanOptions", settings: Sequence[str], as_json: bool
 ) -> None:
     from flows.planning.pilot import PilotBars
     from flows.planning.plan import has_local_text, plan_from_declared_sizes, plan_recipe, print_declared_sizes

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,6 +31,7 @@ from flows.commands.common import (
 )
 
 if TYPE_CHECKING:
+    from flows.recipe.schema import Recipe
     from flows.runs.record import Asked, RunData
 
 HourPrice = Annotated[
@@ -98,7 +99,7 @@ def demo(
 
 
 def run_recipe(
-    chosen: Any,
+    chosen: "Recipe",
     root: Path,
     selection: "Asked",
     as_json: bool,
@@ -133,7 +134,7 @@ def run_recipe(
 
 
 def _finish_without_building(
-    recipe: Any, record: "RunData", root: Path, as_json: bool, verbose: bool, shows_end: bool
+    recipe: "Recipe", record: "RunData", root: Path, as_json: bool, verbose: bool, shows_end: bool
 ) -> "RunData":
     """Keep the record of a run whose artifacts all exist, print its last screen and return it; no Prefect server is
     needed."""
@@ -163,7 +164,7 @@ def _finish_without_building(
     return record
 
 
-def _with_page(recipe: Any, record: "RunData", root: Path) -> "RunData":
+def _with_page(recipe: "Recipe", record: "RunData", root: Path) -> "RunData":
     """Write a folder for a run that built nothing, but has the artifacts of no other run that has a page."""
     from flows.reports.page.page import write_page
     from flows.runs.record import RECORD, write_recipe
@@ -180,7 +181,7 @@ def _with_page(recipe: Any, record: "RunData", root: Path) -> "RunData":
     return kept
 
 
-def _run_flow(chosen: Any, root: Path, selection: "Asked", as_json: bool, open_page: bool) -> "RunData":
+def _run_flow(chosen: "Recipe", root: Path, selection: "Asked", as_json: bool, open_page: bool) -> "RunData":
     from rich.markup import escape
 
     from flows.reports.live import begin_page

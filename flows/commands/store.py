@@ -1,7 +1,7 @@
 """`bessemer store`: verify, accept and delete the artifacts and records of a root."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,8 @@ from flows.commands.common import (
 )
 
 if TYPE_CHECKING:
+    from flows.metrics.escaping import EscapingConsole
+    from flows.upkeep.gc import Plan
     from flows.upkeep.verify import Verification
     from tasks.artifacts.reuse import Alias
 
@@ -181,7 +183,7 @@ def gc(
     print_found({**asdict(removal), "bytes": removal.bytes}, as_json)
 
 
-def _describe(removal: Any) -> str:
+def _describe(removal: "Plan") -> str:
     stages: dict[str, list[int]] = {}
     for one in removal.artifacts:
         stages.setdefault(one.stage, []).append(one.bytes)
@@ -204,7 +206,7 @@ def _describe(removal: Any) -> str:
 MAX_DIFFERENCES = 12
 
 
-def _print_proposal(alias: "Alias", shown: Any) -> None:
+def _print_proposal(alias: "Alias", shown: "EscapingConsole") -> None:
     """Print the differences between an existing artifact and the one that would be built."""
     shown.print(
         f"[bold]{alias.stage}[/]: the artifact {alias.accepted} would be accepted in place of {alias.identity}. They"
@@ -216,7 +218,7 @@ def _print_proposal(alias: "Alias", shown: Any) -> None:
         shown.print(f"  [dim]and {len(alias.differences) - MAX_DIFFERENCES} more[/]")
 
 
-def _print_verification(found: "Verification", moved: list[str], shown: Any) -> None:
+def _print_verification(found: "Verification", moved: list[str], shown: "EscapingConsole") -> None:
     """Print what was hashed, and a line for each damage."""
     size = f"{found.bytes / 1e9:.3f} GB"
     hashed = f"{found.artifacts} artifacts, {found.files} files, {size} hashed, {found.records} records"

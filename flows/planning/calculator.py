@@ -37,7 +37,7 @@ class PlanOptions:
     """Options of the command line; None where an option is not given. `price` is that of a device hour."""
 
     hardware: str = THIS
-    devices: float | None = None
+    devices: int | None = None
     days: float | None = None
     mfu: float | None = None
     price: float | None = None

@@ -14,11 +14,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import Logger, LoggerAdapter
 from typing import Any, Generic, TypeVar
+from uuid import UUID
 
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId, FlowRunFilter
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
@@ -131,7 +133,7 @@ def exit_when_run_ends() -> Iterator[None]:
         done.set()
 
 
-def _watch(flow_run: Any, flow: str, log: Any, done: threading.Event) -> None:
+def _watch(flow_run: FlowRun, flow: str, log: Logger | LoggerAdapter[Any], done: threading.Event) -> None:
     # With settings of its own Prefect does not hand out the flow's client, which another thread uses.
     client = get_client(httpx_settings={"timeout": SECONDS_TO_ANSWER}, sync_client=True)
     while not done.wait(POLL_SECONDS):
@@ -157,7 +159,7 @@ def _watch(flow_run: Any, flow: str, log: Any, done: threading.Event) -> None:
         os._exit(0)
 
 
-def _ended(client: Any, flow_run: Any) -> str | None:
+def _ended(client: SyncPrefectClient, flow_run: UUID) -> str | None:
     """Return the name of the state in which the server has ended the run; None where it has not or does not answer."""
     try:
         state = client.read_flow_run(flow_run).state
