@@ -20,6 +20,10 @@ _HEADER_BYTES = 1 << 16
 
 _NEXT = re.compile(rb"(?:^|\n)(WARC/1\.[01]\r?\n)")
 
+_ENDED = re.compile(rb"[\r\n]*(?:WARC/1\.[01]\r?\n|\Z)")
+
+_FOLLOWING_BYTES = 64
+
 _END_OF_HEADER = re.compile(rb"\r?\n\r?\n")
 
 _CONTENT_OF_MEDIA = {
@@ -146,9 +150,12 @@ def _record(window: _Window, source: Source, number: int, begin: int) -> Found |
             window.drop(len(window.held))
             return None
         return BadRecord(number, begin, f"record ends early: {len(window.held)} of {size} bytes", excerpt_of(head))
-    window.fill(size + 1)
+    window.fill(size + _FOLLOWING_BYTES)
     if window.held[size : size + 1] not in (b"", b"\r", b"\n"):
         return BadRecord(number, begin, f"Content-Length {size} ends in the middle of a line", excerpt_of(head))
+    # A page may quote a header; the record that it belongs to ends where the next begins, or with the file.
+    if not _ENDED.match(window.held, size) and _NEXT.search(window.held, 0, size):
+        return BadRecord(number, begin, f"Content-Length {size} ends in another record", excerpt_of(head))
     if kind not in _WITH_TEXT:
         window.drop(size)
         return _without_text(number, kind)

@@ -502,6 +502,17 @@ def test_a_wrong_length_of_a_warc_record_without_text_costs_no_page(tmp_path, le
     assert [found.text for found in rest] == [f"<p>number {number}</p>" for number in range(4)]
 
 
+def test_a_warc_record_that_reaches_into_the_next_is_rejected_and_one_that_quotes_a_header_is_read(tmp_path):
+    short, other = (warc("conversion", b"%d words" % n, n, media="text/plain") for n in (1, 2))
+    quoting = warc("conversion", b"A record:\n\n" + other, 3, media="text/plain")
+    reach = 7 + 4 + other.index(b"\r\nWARC-Target")
+    path = tmp_path / "a.warc"
+    path.write_bytes(short.replace(b"Length: 7", b"Length: %d" % reach) + other + quoting + quoting)
+    bad, *rest = read(path)
+    assert bad.reason == f"Content-Length {reach} ends in another record"
+    assert [found.text[:9] for found in rest] == ["2 words", "A record:", "A record:"]
+
+
 def test_a_damaged_member_of_a_warc_costs_one_record(tmp_path):
     members = [gzip.compress(warc("response", page(f"<p>{'words ' * 200}{number}</p>"), number)) for number in range(4)]
     broken = bytearray(members[1])
