@@ -26,7 +26,17 @@ from tasks.clean.kernels.measurements import Measurements
 from tasks.clean.kernels.prefilter import ALL_FEATURES, BLANK_TEXT
 from tasks.clean.kernels.repetition import Slots
 from tasks.clean.kinds import recognise_kinds
-from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, PICTURES, PRESETS, SPELLING
+from tasks.clean.presets import (
+    EDIT_LIMITS,
+    EDITS,
+    EMPTY,
+    HTML_NO_TEXT,
+    INCLUDED_LANGUAGES,
+    LANGUAGE,
+    PICTURES,
+    PRESETS,
+    SPELLING,
+)
 from tasks.clean.rules import RULES, CountedRule
 from tasks.clean.structure import Structure
 
@@ -113,7 +123,7 @@ class Chain:
                 ),
             ),
             HTML_TO_TEXT in edits,
-            frozenset(config.languages),
+            frozenset(code for asked in config.languages for code in (asked, *INCLUDED_LANGUAGES.get(asked, ()))),
             Slots(),
             config.html_extractor,
         )

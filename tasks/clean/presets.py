@@ -23,6 +23,9 @@ _CODES = """af am an ar as az be bg bn br bs ca cs cy da de dz el en eo es et eu
 LANGUAGES = frozenset(_CODES.split())
 """Codes (ISO 639-1) of the languages that are identified."""
 
+INCLUDED_LANGUAGES = {"no": ("nb", "nn"), "nb": ("no",)}
+"""Language that a recipe lists -> other codes under which its texts are identified: `no` is what most Bokmål is."""
+
 QUALITY = "quality"
 """Dropped: too unlike the good sources of the recipe, by the classifier and GPT-3's rule, which are applied last."""
 

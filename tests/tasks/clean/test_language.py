@@ -43,6 +43,16 @@ def test_documents_of_other_languages_are_dropped_by_name():
     assert (verdicts.names, verdicts.evidence) == (["language"], {0: "it"})
 
 
+def test_norwegian_includes_both_of_its_written_forms():
+    bokmal = "Jeg liker ikke å gå på skolen når det regner, men det må jeg. " * 5
+    nynorsk = "Eg veit ikkje kva som hender i morgon, men me møtest på stasjonen klokka ti. " * 5
+    assert [identify_language(text)[0] for text in (bokmal, nynorsk)] == ["no", "nn"]
+    for asked, kept in (("no", [True, True]), ("nb", [True, False]), ("nn", [False, True])):
+        chain = Chain.of(CleanConfig(preset="minimal", languages=(asked,)), "minimal")
+        found = [chain.clean(text, DocumentContext())[1].is_kept.all() for text in (bokmal, nynorsk)]
+        assert found == kept
+
+
 def test_a_language_that_is_never_identified_is_refused():
     assert frozenset(language_model().languages) == LANGUAGES
     with pytest.raises(ValidationError, match="there is no language `jp`; choose from af"):
