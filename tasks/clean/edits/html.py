@@ -20,12 +20,14 @@ from tasks.clean.document import DocumentContext
 from tasks.clean.edits.emoji import MAY_BE_EMOJI
 
 _HTML_TAGS = """
-    a abbr address article aside b bdi bdo big blockquote body br button caption center cite code col colgroup dd
-    del details dfn div dl dt em embed figcaption figure font footer form h1 h2 h3 h4 h5 h6 head header hr html i
-    iframe img input ins kbd label legend li link main map mark meta nav noscript object ol option p param picture
-    pre q rp rt ruby s samp script section select small source span strike strong style sub summary sup svg table
-    tbody td template textarea tfoot th thead time title tr track tt u ul var video wbr
+    abbr address article aside bdi bdo big blockquote body br button caption center cite code col colgroup dd
+    del details dfn div dl dt em embed figcaption figure font footer form h1 h2 h3 h4 h5 h6 head header hr html
+    iframe img input ins kbd label legend li link main map mark meta nav noscript object ol option param picture
+    pre rp rt ruby samp script section select small source span strike strong style sub summary sup svg table
+    tbody td template textarea tfoot th thead time title tr track tt ul var video wbr
 """
+_LETTER_TAGS = "[abipqsu]"
+"""Names of elements that are variables too, and have no attribute without a value: `a<b and c>d` is no tag."""
 
 BADGE_HOSTS = (
     r"(?:shields\.io|badge\.fury\.io|badgen\.net|travis-ci\.|circleci\.com|codecov\.io|coveralls\.io|readthedocs\.|"
@@ -44,7 +46,8 @@ _MARKUP = re.compile(
         |!\[[^\]\n]{{0,300}}\]\([^()\n]{{0,2000}}?{BADGE_HOSTS}[^()\n]{{0,2000}}\))
     |(?P<comment><!--(?:(?!<!--).)*?-->)
     |(?P<block><(?P<element>script|style)\b[^<>]{{0,2000}}>(?:(?!<(?P=element)\b).)*?</(?P=element)\s*>)
-    |(?P<tag></?(?:{"|".join(_HTML_TAGS.split())})(?:\s[^<>]{{0,2000}})?/?>)
+    |(?P<tag></?(?:(?:{"|".join(_HTML_TAGS.split())})(?:\s[^<>]{{0,2000}})?
+        |{_LETTER_TAGS}(?:\s[^<>=]{{0,2000}}=[^<>]{{0,2000}}|\s+)?)/?>)
     |(?P<entity>&(?:[A-Za-z][A-Za-z0-9]{{1,31}}|\#\d{{1,7}}|\#[xX][0-9A-Fa-f]{{1,6}});)
     """,
     re.VERBOSE | re.MULTILINE | re.DOTALL | re.IGNORECASE,

@@ -43,6 +43,8 @@ MARKDOWN = DocumentContext("markdown", "en")
         ("<style>p {}</style>x", "x"),
         ("Fish &amp; Chips &#169;", "Fish & Chips ©"),
         ("List<String> and <https://a.org> and a < b", "List<String> and <https://a.org> and a < b"),
+        ("a<b and c>d", "a<b and c>d"),
+        ('<b>x</b> <a\nname="y">z</a ><p />', "x z"),
         ("use `<b>&amp;</b>` here", "use `<b>&amp;</b>` here"),
         ("```html\n<p>&lt;</p>\n```\n<p>x</p>", "```html\n<p>&lt;</p>\n```\nx"),
         ("[a link](https://a.org)", "[a link](https://a.org)"),
