@@ -65,6 +65,9 @@ _EXPRESSION = re.compile(
 )
 _MEASURE = re.compile(r"[0-9.,]+[A-Za-z/%]*")
 _CALL = re.compile(r"[A-Za-z_][\w.]*[(\[]|[a-z_]+(?:\.[a-z_]+)+$|[A-Za-z_]+$")
+_VARIABLE = re.compile(r"(?:[a-z]+_)+[a-z]*[0-9]{1,2}")
+"""A name in code, which an assignment to a token or key has without quotation marks; a password may look like it."""
+
 _ENTROPY = 2.6
 """Bits a character. `password1` has 2.95 and is left out by its lack of a third kind of character."""
 
@@ -121,6 +124,9 @@ def _assigned(text: str, separator: int) -> tuple[int, int]:
         return 0, 0
     # Brackets, full stops and the like behind the value belong to the sentence.
     secret = value[1].rstrip(").]}!?:")
+    is_bare = text[value.start(1) - 1] not in "\"'`*"
+    if is_bare and re.search("token|key", name[0], re.IGNORECASE) and _VARIABLE.fullmatch(secret):
+        return 0, 0
     return (value.start(1), value.start(1) + len(secret)) if is_secret(secret) else (0, 0)
 
 

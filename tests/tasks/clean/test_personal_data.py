@@ -522,6 +522,8 @@ def test_an_iban_ends_before_the_next_word():
         ("password: your_password1, token=3.42ms/tok", "password: your_password1, token=3.42ms/tok"),
         ("monkey = 12345678abcD!", "monkey = 12345678abcD!"),
         ("(tokens == start_id1).nonzero(0)[0]", "(tokens == start_id1).nonzero(0)[0]"),
+        ("token = next_tok_2, api_key=key_of_row1", "token = next_tok_2, api_key=key_of_row1"),
+        ("token = 'next_tok_2' password = next_tok_2", "token = '<secret>' password = <secret>"),
         ("password == 'Tr0ub4dor&3x'", "password == '<secret>'"),
     ],
 )
