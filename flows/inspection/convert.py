@@ -145,6 +145,11 @@ _UNSAID = re.compile(rb"(?<=\n\n)(?:WEBVTT|NOTE|STYLE|REGION)(?:[ \t][^\n]*)?(?:
 
 _TAG = re.compile(rb"</?(?:[ibuv]|c|font|ruby|rt|lang)(?:[ .][^<>\n]*)?>|<(?:\d+:)?\d\d:\d\d\.\d{3}>|\{\\[^{}\n]*\}")
 
+_WORD_TIME = re.compile(rb"<(?:\d+:)?\d\d:\d\d\.\d{3}>")
+
+_ROLLED = re.compile(rb"^([^\n]+\n)\1+", re.MULTILINE)
+"""A line that is shown again above the next one, as captions written word by word do."""
+
 _INSIDE_A_SENTENCE = re.compile(rb"(?<=[a-z,;])\n(?=[a-zA-Z0-9'\"])|(?<=[^\s.!?:)\]\"'\x80-\xff])\n(?=[a-z])")
 """The end of a line of a subtitle that is none of a sentence, in text of Latin letters."""
 
@@ -157,5 +162,9 @@ def spoken(subtitles: bytes) -> bytes:
     text = b"\n\n" + subtitles.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").lstrip()
     if text.startswith(b"\n\nWEBVTT"):
         text = _UNSAID.sub(b"", text)
+    is_rolled = _WORD_TIME.search(text) is not None
     text = _TAG.sub(b"", _CUE.sub(b"\n", text))
-    return _INSIDE_A_SENTENCE.sub(b" ", re.sub(rb"\n\s*\n", b"\n", text).strip()) + b"\n"
+    text = re.sub(rb"\n\s*\n", b"\n", text).strip() + b"\n"
+    if is_rolled:
+        text = _ROLLED.sub(rb"\1", text)
+    return _INSIDE_A_SENTENCE.sub(b" ", text.strip()) + b"\n"

@@ -682,6 +682,12 @@ def test_lines_of_subtitles_that_are_one_sentence_are_joined():
         ),
         ("1\n00:00:01,000 --> 00:00:02,000\nHi.\n\nNOTE well.\n", "Hi.\nNOTE well.\n"),
         ("WEBVTT\n\n00:01.000 --> 00:02.000\nso<00:00:01.500><c> it</c><01:02.500> is\n", "so it is\n"),
+        (
+            "WEBVTT\n\n00:01.000 --> 00:02.000\n \nso<00:00:01.500><c> it</c>\n\n00:02.000 --> 00:02.010\nso it\n \n\n"
+            "00:02.010 --> 00:03.000\nso it\nwas<00:02.500><c> lit</c>\n\n00:03.000 --> 00:03.010\nwas lit\n",
+            "so it was lit\n",
+        ),
+        ("WEBVTT\n\n00:01.000 --> 00:02.000\nHi.\n\n00:02.000 --> 00:03.000\nHi.\n", "Hi.\nHi.\n"),
         ("WEBVTT\n\n00:01.000 --> 00:02.000\nHi there.\n00:02.000 --> 00:03.000\nYes.\n", "Hi there.\nYes.\n"),
         ("1\n00:00:01,000 --> 00:00:02,000\nHi.\n2\n00:00:02,000 --> 00:00:03,000\nYes.\n", "Hi.\nYes.\n"),
     ],
