@@ -32,8 +32,11 @@ vocabulary, since it needs no tokens of its own. A vocabulary whose texts begin 
 
 _OPEN, _CLOSE, _SPACE = "\ue0f0", "\ue0f1", "\u205f"
 
-_MARK = re.compile(f"({_SPACE}?){_OPEN}(\\d+){_CLOSE}({_SPACE}?)")
-"""The mark in place of a message; a template that trims messages removes the spaces around it."""
+_LINES = "\n" * 40
+"""More line feeds than a template writes itself."""
+
+_MARK = re.compile(f"({_LINES})?({_SPACE})?{_OPEN}(\\d+){_CLOSE}({_SPACE})?({_LINES})?")
+"""The mark in place of a message; a template that trims messages removes the spaces around it, or the line feeds."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class ChatTemplate:
 
     def _parts(self, messages: Sequence[Message], *, generation_prompt: bool) -> list[tuple[str, Message | None]]:
         """Return the text of the template and of the messages in order; a space before a message belongs to it."""
-        marks = (f"{_SPACE}{_OPEN}{number}{_CLOSE}{_SPACE}" for number in range(len(messages)))
+        marks = (f"{_LINES}{_SPACE}{_OPEN}{number}{_CLOSE}{_SPACE}{_LINES}" for number in range(len(messages)))
         marked = [{"role": one.role, "content": mark} for one, mark in zip(messages, marks, strict=True)]
         compiled = self._compiled
         try:
@@ -154,18 +157,20 @@ class ChatTemplate:
                 f' {type(error).__name__}: {error}. Set template = "own" above the first [[tasks]]'
             ) from error
         before, *pieces = _MARK.split(rendered)
-        written = [int(number) for number in pieces[1::4]]
+        written = [int(number) for number in pieces[2::6]]
         if written != list(range(len(messages))):
             raise InputError(
                 f"the chat template writes the messages {written} of {len(messages)}, where each was expected once, in"
                 f' order. Set template = "own" above the first [[tasks]]'
             )
         parts: list[tuple[str, Message | None]] = []
-        for message, left, right, after in zip(messages, pieces[::4], pieces[2::4], pieces[3::4], strict=True):
+        for place, message in enumerate(messages):
+            first_lines, left, _, right, last_lines, after = pieces[6 * place : 6 * place + 6]
             stripped = before.removesuffix(" ")
             parts += [(stripped, None)] if stripped else []
-            content = message.content if left else message.content.lstrip()
-            parts.append((before[len(stripped) :] + (content if right else content.rstrip()), message))
+            content = message.content if first_lines else message.content.lstrip("\n" if left else None)
+            content = content if last_lines else content.rstrip("\n" if right else None)
+            parts.append((before[len(stripped) :] + content, message))
             before = after
         return [*parts, (before, None)] if before else parts
 

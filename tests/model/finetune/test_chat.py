@@ -127,7 +127,12 @@ def test_a_tokenizers_template_marks_the_answers_too() -> None:
 
 @pytest.mark.parametrize(
     ("source", "asked", "answer"),
-    [(CHATML, "Tin?", "Soft."), (CHATML.replace(" | trim", ""), "\n Tin? \n", " Soft.\n")],
+    [
+        (CHATML, "Tin?", "Soft."),
+        (CHATML.replace(" | trim", ""), "\n Tin? \n", " Soft.\n"),
+        (CHATML.replace(" | trim", ".strip('\\n')"), " Tin? ", " Soft."),
+        (CHATML.replace(" | trim", ".lstrip('\\n')"), " Tin? \n", " Soft.\n"),
+    ],
 )
 def test_messages_are_trimmed_where_the_template_trims_them(source: str, asked: str, answer: str) -> None:
     turns = (Message("user", "\n Tin? \n"), Message("assistant", " Soft.\n"))
