@@ -1,11 +1,12 @@
 """The encoding of text that is not UTF-8: by the source's `encoding`, by a byte order mark, by what a web page or its
 server declares, or by the text itself.
 
-With `encoding = "auto"` the first bytes of a file decide. UTF-16 without a mark, which may be valid UTF-8 too, shows by
-its zero bytes, Japanese in ISO-2022-JP by its escape sequences. Other valid UTF-8 is read as it is, and so is a file
-most of whose bytes outside ASCII are valid UTF-8: then the others are damage, and their records are rejected. Of the
-rest, the encoding is taken in which the text is most probable (`tasks.common.legacy_encodings`), where it is probable
-text at all and no other encoding makes other text as probable; else nothing is guessed, and the records are rejected.
+With `encoding = "auto"` the first bytes of a file decide. UTF-16 and UTF-32 without a mark, which may be valid UTF-8
+too, show by their zero bytes, Japanese in ISO-2022-JP by its escape sequences. Other valid UTF-8 is read as it is, and
+so is a file most of whose bytes outside ASCII are valid UTF-8: then the others are damage, and their records are
+rejected. Of the rest, the encoding is taken in which the text is most probable (`tasks.common.legacy_encodings`), where
+it is probable text at all and no other encoding makes other text as probable; else nothing is guessed, and the records
+are rejected.
 
 Lines are decoded one by one, so that a line that does not decode is rejected alone. In UTF-16 and UTF-32 lines are not
 bytes between line feeds: there the stream is decoded first, and places of records count bytes of its UTF-8.
@@ -48,6 +49,7 @@ _DAMAGED = 10.0
 _RARE_LATIN = 8.0
 _LOST_SHARE = 0.02
 _LINE_FEED, _BLANK = 10, 32
+_LAST_PLANE = 16
 _UTF8_SHARE = 0.5
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -121,8 +123,13 @@ def _by_text(sample: bytes) -> str | None:
 
 
 def _by_zeros(data: npt.NDArray[np.uint8]) -> str | None:
-    """Return the UTF-16 of a text with zero bytes: the upper byte of each of its characters is 0, as of blanks, digits
-    and Latin letters, or small, as of other alphabets. Such bytes are control characters in other encodings."""
+    """Return the UTF-32 of a text with zero bytes, of which the uppermost byte of each character is 0 and the next one
+    16 at most; or its UTF-16: the upper byte of each character is 0, as of blanks, digits and Latin letters, or small,
+    as of other alphabets. Such bytes are control characters in other encodings."""
+    if len(data) % 4 == 0 and len(data) >= _FEWEST_WIDE and data.reshape(-1, 4).any(axis=1).all():
+        for uppermost, upper, encoding in ((3, 2, "utf-32-le"), (0, 1, "utf-32-be")):
+            if not data[uppermost::4].any() and data[upper::4].max() <= _LAST_PLANE:
+                return encoding
     for upper, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
         uppers, lowers = data[upper::2], data[1 - upper :: 2]
         is_wide = len(data) >= _FEWEST_WIDE and len(uppers) == len(lowers) and (uppers < _BLANK).mean() >= _WIDE_SHARE

@@ -40,6 +40,8 @@ TEXTS = [
     ("utf-16", RUSSIAN),
     ("utf-16", CHINESE),
     ("utf-32", FRENCH),
+    ("utf-32-le", RUSSIAN),
+    ("utf-32-be", CHINESE),
 ]
 
 
