@@ -187,7 +187,8 @@ class CleanConfig(StrictConfig):
     removed."""
 
     languages: tuple[str, ...] = ()
-    """ISO 639-1 codes of the languages to keep, by identification; empty for all."""
+    """ISO 639-1 codes of the languages to keep, by identification; empty for all. Norwegian (`no`) is Bokmål (`nb`) and
+    Nynorsk (`nn`)."""
 
     deny: Annotated[DenyConfig, EXPERT] = DenyConfig()
     """Documents that are always dropped."""
