@@ -7,7 +7,7 @@ of its `adapter`, that of its name, or GENERIC. The maps are for files with one 
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
@@ -193,7 +193,7 @@ def _to_item(benchmark: Benchmark, fields: BenchmarkFields, number: int, record:
         value = _labelled(where, fields, value)
     elif value == [] and fields.no_answer:
         value = [fields.no_answer]
-    answer = _answer(where, value, choices)
+    answer = _answer(where, value, choices, _choice_labels(fields, record))
     right = choices[int(answer)] if choices and not fields.labels else ""
     match_text = as_text(value_of(record, fields.match_text) or matched or right)
     if not context and not choices:
@@ -261,10 +261,12 @@ def _answers(where: str, value: Any) -> tuple[str, ...]:
     return found
 
 
-def _answer(where: str, answer: Any, choices: tuple[str, ...]) -> str:
+def _answer(where: str, answer: Any, choices: tuple[str, ...], labels: Sequence[str]) -> str:
     if not choices:
         return as_text(answer)
-    if isinstance(answer, bool) or not isinstance(answer, int | str):
+    if len(labels) == len(choices) and as_text(answer) in labels:
+        index = labels.index(as_text(answer))
+    elif isinstance(answer, bool) or not isinstance(answer, int | str):
         index = -1
     elif isinstance(answer, int):
         index = answer
@@ -280,6 +282,14 @@ def _answer(where: str, answer: Any, choices: tuple[str, ...]) -> str:
             f" text, or its letter)."
         )
     return str(index)
+
+
+def _choice_labels(fields: BenchmarkFields, record: Record) -> list[str]:
+    """Return the labels that a record gives its choices beside their texts: ARC has A to D, and 1 to 4 elsewhere."""
+    if not isinstance(fields.choices, str) or not fields.choices.endswith(".text"):
+        return []
+    labels = value_of(record, f"{fields.choices.removesuffix('.text')}.label")
+    return [as_text(label) for label in labels] if isinstance(labels, list) else []
 
 
 def _needed(where: str, record: Record, key: str, field: str) -> Any:

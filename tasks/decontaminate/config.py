@@ -23,7 +23,8 @@ class BenchmarkFields(StrictConfig):
     context: Annotated[tuple[str, ...], ONE_OR_MORE] = ("context", "passage", "question", "prompt")
     """Keys whose texts, where present, make up the context, joined by line breaks in this order."""
     choices: str | tuple[str, ...] = "choices"
-    """Key of the list of choices, or the keys of one choice each; absent or null where the answer is free text."""
+    """Key of the list of choices, or the keys of one choice each; absent or null where the answer is free text. Beside
+    `choices.text` a list `choices.label` names the choices for answers, as in ARC."""
     continuation: Annotated[str, EXPERT] = ""
     """Key of a text that follows every choice; empty where none does."""
     answer: str = "answer"

@@ -64,6 +64,20 @@ def test_an_answer_by_index_text_or_letter_is_an_index(tmp_path: Path, answer: A
     assert only(written(tmp_path, [record])).answer == index
 
 
+@pytest.mark.parametrize(("labels", "answer"), [(["A", "B", "C"], "B"), (["1", "2", "3"], "2"), ([1, 2, 3], 2)])
+def test_an_answer_is_the_choice_with_that_label_where_a_record_has_labels(
+    tmp_path: Path, labels: list[Any], answer: Any
+) -> None:
+    """As published in ARC, where most items have letters and some have numbers from 1."""
+    texts = ["A lever", "A pulley", "A wheel"]
+    nested = {"id": "1", "question": "?", "choices": {"text": texts, "label": labels}, "answerKey": answer}
+    listed = [{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)]
+    fields = BenchmarkFields.model_validate({"choices": "choices.text", "answer": "answerKey"})
+    for record in (nested, {**nested, "choices": listed}):
+        item = only(written(tmp_path, [record]).model_copy(update={"fields": fields}))
+        assert item.choices[int(item.answer)] == "A pulley"
+
+
 def test_fields_of_other_names_are_mapped(tmp_path: Path) -> None:
     benchmark = written(tmp_path, [{"uid": "a", "story": "Once.", "gold": {"ru": "да"}}])
     fields = BenchmarkFields.model_validate({"id": "uid", "context": "story", "answer": "gold"})
