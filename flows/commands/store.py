@@ -1,6 +1,7 @@
 """`bessemer store`: verify, accept and delete the artifacts and records of a root."""
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -165,7 +166,8 @@ def gc(
     """
     from flows.upkeep.gc import delete, plan
 
-    removal = plan(
+    find = partial(
+        plan,
         root,
         keep_last=keep_last,
         keep=keep or (),
@@ -173,11 +175,14 @@ def gc(
         unfinished_days=unfinished_days,
         say=lambda sentence: console(stderr=True).print(sentence, markup=False),
     )
+    removal = find()
     shown = console(stderr=as_json)
     shown.print(_describe(removal), markup=False)
     if (removal.artifacts or removal.works or removal.left) and not dry_run and (yes or not as_json):
-        if not (yes or typer.confirm("delete them?")):
-            raise typer.Exit(1)
+        if not yes:
+            typer.confirm("delete them?", abort=True)
+            # A run may have begun to use some of them while the question was open.
+            removal = removal.within(find())
         freed = delete(root, removal)
         shown.print(f"deleted {len(removal.artifacts)} artifacts, {freed / 1e6:,.1f} MB", markup=False)
     print_found({**asdict(removal), "bytes": removal.bytes}, as_json)

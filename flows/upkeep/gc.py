@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -86,6 +86,12 @@ class Plan:
     def bytes(self) -> int:
         """Bytes of the artifacts on disk."""
         return sum(one.bytes for one in self.artifacts)
+
+    def within(self, later: "Plan") -> "Plan":
+        """Return a later plan without what this one does not remove."""
+        pairs = ((getattr(self, name), getattr(later, name)) for name in ("artifacts", "works", "left"))
+        artifacts, works, left = (tuple(one for one in new if one in old) for old, new in pairs)
+        return replace(later, artifacts=artifacts, works=works, left=left)
 
 
 def plan(

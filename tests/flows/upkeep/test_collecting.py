@@ -247,6 +247,22 @@ def test_the_command_says_before_it_removes(root: Root) -> None:
         assert json.loads(CliRunner().invoke(app, [*words, "--json", *more]).stdout)["artifacts"] == []
 
 
+def test_what_a_run_began_to_use_while_the_question_was_open_stays(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(question: str, **options: bool) -> bool:
+        root.run(3, "chunk/c1")
+        return True
+
+    root.artifact("clean", "unused")
+    monkeypatch.setattr("typer.confirm", answer)
+    words = ["store", "gc", "--root", str(root.path), "--keep-last", "2"]
+    root.run(2, "chunk/c2", name="20261102T000001Z-abcdef")
+    done = CliRunner().invoke(app, words)
+    assert "chunk: 1 artifacts" in done.stdout
+    assert "deleted 1 artifacts" in done.stdout
+    assert "clean/unused" not in root.names()
+    assert "chunk/c1" in root.names()
+
+
 def test_the_current_model_and_what_undoing_leads_to_keep_all_that_they_need(root: Root) -> None:
     """However old their runs are: promoted on the first night, again on the second, and no run is kept else."""
     for run_id in ("20261101T000000Z-abcdef", "20261102T000000Z-abcdef"):
