@@ -167,7 +167,7 @@ class FolderLease(Lease):
     def _take(self, number: int) -> bool:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{number}.lease"
-        holder: Holder = {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        holder: Holder = {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError:

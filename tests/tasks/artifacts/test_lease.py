@@ -53,6 +53,15 @@ def seconds_until_held(folder: Path) -> float:
         return time.monotonic() - began
 
 
+def test_the_time_since_which_a_lease_is_held_is_utc_wherever_the_machine_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.artifacts.lease.time.gmtime", lambda: (2026, 11, 30, 6, 5, 4, 0, 334, 0))
+    with build_lease(tmp_path, pytest.fail):
+        (lease,) = tmp_path.glob("*.lease")
+        assert b'"2026-11-30 06:05:04 UTC"' in lease.read_bytes()
+
+
 def test_a_lease_that_was_given_back_is_free_at_once_and_numbers_go_up(tmp_path: Path) -> None:
     tokens = []
     for _ in range(4):
