@@ -331,7 +331,6 @@ def stop_service(root: Path, notify: Notify, now: bool = False) -> bool:
     with files.locked():
         if not now:
             files.check_nobody_reports()
-        use_password(files.password_file())
         stale = [process for process in (files.keeper, files.worker, files.server) if process.is_stale()]
         for process in stale:
             process.forget()
@@ -350,11 +349,15 @@ def stop_service(root: Path, notify: Notify, now: bool = False) -> bool:
 
 def _end_runs(files: ServiceFiles, notify: Notify) -> None:
     """Cancel running runs while the worker is alive, which ends their processes and reports it to the server."""
-    count = cancel_runs(files.api_url)
-    if count:
-        notify(f"{count} run{'s' if count > 1 else ''} under way: keeping finished parts and the last checkpoint")
-        if not wait_for_runs(files.api_url, RUN_SECONDS):
-            notify(f"not ended after {RUN_SECONDS:.0f} s; killing")
+    try:
+        use_password(files.password_file())
+        count = cancel_runs(files.api_url)
+        if count:
+            notify(f"{count} run{'s' if count > 1 else ''} under way: keeping finished parts and the last checkpoint")
+            if not wait_for_runs(files.api_url, RUN_SECONDS):
+                notify(f"not ended after {RUN_SECONDS:.0f} s; killing")
+    except (Infra, InputError) as error:
+        notify(f"runs under way end with the worker, for the server cannot be asked to cancel them: {error}")
 
 
 def _report_end(by_itself: bool, name: str, notify: Notify) -> None:

@@ -156,3 +156,20 @@ def test_down_now_ends_the_server_under_a_run(tmp_path: Path) -> None:
     with files.reporting():
         assert stop_service(tmp_path, lambda _: None, now=True)
     assert files.server.pid() is None
+
+
+def test_down_ends_worker_and_server_where_the_server_does_not_answer_or_its_password_is_lost(tmp_path: Path) -> None:
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir()
+    said: list[str] = []
+    for password_file, reason in ((None, "did not answer"), (tmp_path / "lost", "cannot be read")):
+        files.remember_address("127.0.0.1", 9, password_file=password_file)
+        parts = (files.server, files.worker, files.keeper)
+        for process in parts:
+            process.start(SLEEP, os.environ, tmp_path)
+        assert stop_service(tmp_path, said.append)
+        assert [process.pid() for process in parts] == [None] * 3
+        assert said[0].startswith("runs under way end with the worker, for the server cannot be asked to cancel them:")
+        assert reason in said[0]
+        assert said[1:] == ["the worker ended", "the server ended"]
+        said.clear()
