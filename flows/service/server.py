@@ -89,11 +89,14 @@ def start_service(root: Path, options: ServiceOptions, notify: Notify) -> Servic
             if process.is_stale():
                 process.forget()
                 notify(f"the {process.name} of an earlier `bessemer serve start` ended unexpectedly; starting another")
-        if all(process.pid() is not None for process in parts):
-            notify("the service is already running")
-            if unlike := _unlike(files, options):
-                stop = f"`bessemer serve stop --root {shlex.quote(str(root))}`"
-                notify(f"it keeps {unlike}: {stop}, then `serve start` with these options")
+        is_whole = all(process.pid() is not None for process in parts)
+        unlike = _unlike(files, options) if files.server.pid() is not None else ""
+        if is_whole or unlike:
+            notify(f"the {'service' if is_whole else 'server'} is already running")
+        if unlike:
+            stop = f"`bessemer serve stop --root {shlex.quote(str(root))}`"
+            notify(f"it keeps {unlike}: {stop}, then `serve start` with these options")
+        if is_whole:
             return files
         try:
             _start(files, options, notify)
@@ -105,13 +108,16 @@ def start_service(root: Path, options: ServiceOptions, notify: Notify) -> Servic
 
 
 def _unlike(files: ServiceFiles, options: ServiceOptions) -> str:
-    """Return in what a running service differs from the options of this start, which do not apply to it."""
+    """Return in what a running server, and deployments whose worker runs, differ from the options of this start, which
+    do not apply to them."""
     known, asked = files.known, _absolute(options.recipe)
+    # Without a worker the deployments are written again.
+    recipe = known.recipe if files.worker.pid() is not None else None
     database, password = known.database or SQLITE, (files.password_file() or files.own_password).resolve()
     pairs = (
         ("port", known.port, options.port),
         ("host", known.host, options.host),
-        ("recipe", known.recipe or asked, asked),
+        ("recipe", recipe or asked, asked),
         ("database", database, without_password(options.database or database)),
         ("password file", password, options.password_file or password),
         ("certificate", known.tls, None if options.tls is None else [*map(str, options.tls)]),

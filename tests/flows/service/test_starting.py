@@ -141,6 +141,27 @@ def test_options_that_a_running_service_does_not_take_are_named(tmp_path: Path) 
     assert said[5:] == ["the service is already running"] * 2
 
 
+def test_options_that_a_running_server_does_not_take_are_named_where_the_worker_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deployments are written again with a worker, so that the recipe applies."""
+    monkeypatch.setattr("flows.service.server._start", lambda files, options, notify: None)
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir()
+    write_sealed(files.server.record, {"pid": os.getpid(), "started": started(os.getpid())})
+    files.remember_address("127.0.0.1", 4311)
+    files.remember_workplace(tmp_path, "quickstart")
+    said: list[str] = []
+    start_service(tmp_path, ServiceOptions("127.0.0.1", 4311, "gpt3"), said.append)
+    assert said == []
+    start_service(tmp_path, ServiceOptions("127.0.0.1", 4312, "gpt3"), said.append)
+    assert said == [
+        "the server is already running",
+        f"it keeps port 4311 and not 4312: `bessemer serve stop --root {tmp_path}`, then `serve start` with these"
+        " options",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "reported"),
     [
