@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.commands import data, models, nightly, plan, run, runs, service, store, studies, training
-from flows.commands.common import CommandGroup
+from flows.commands.common import CommandGroup, of_home
 from flows.metrics.escaping import escape_output
 from model.environment import filter_environment, reach_this_machine_directly
 from model.processes import collecting_seldom
@@ -28,7 +28,9 @@ GROUPS = (runs.runs, data.data, models.model, studies.study, training.training, 
 
 
 def reference(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file to write instead of printing.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", callback=of_home, help="A file to write instead of printing.")
+    ] = None,
 ) -> None:
     """Print every recipe key and every command as one page of Markdown."""
     from flows.reference import reference as reference_page

@@ -134,6 +134,7 @@ Force = Annotated[
 
 
 def _confined(folder: Path | None) -> Path | None:
+    folder = of_home(folder)
     if folder is not None:
         from tasks.common.confinement import confine
 

@@ -15,6 +15,7 @@ from flows.commands.common import (
     RunId,
     Verbose,
     Yes,
+    of_home,
     print_found,
     print_run_header,
     utf8,
@@ -157,7 +158,10 @@ def forget(
     plan: Annotated[bool, typer.Option("--plan", help="Show what it would do; train and remove nothing.")] = False,
     yes: Yes = False,
     check: Annotated[
-        Path | None, typer.Option(help="Say whether this certificate names the texts in the files DOC; remove nothing.")
+        Path | None,
+        typer.Option(
+            callback=of_home, help="Say whether this certificate names the texts in the files DOC; remove nothing."
+        ),
     ] = None,
     salt: Annotated[str, typer.Option(help="The salt that was shown with the certificate, for --check.")] = "",
     root: Root = DEFAULT_ROOT,

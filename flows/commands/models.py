@@ -16,6 +16,7 @@ from flows.commands.common import (
     Root,
     Run,
     ended,
+    of_home,
     print_found,
     print_run_header,
     shown_progress,
@@ -192,7 +193,10 @@ def _print_blanks(blanks: tuple["FilledBlank", ...]) -> None:
 def evaluate(
     model: Model,
     tasks: Annotated[list[str], typer.Argument(metavar="TASK", help="Names of tasks, as their YAML files give them.")],
-    folder: Annotated[Path, typer.Option(help="Folder with the YAML files of the tasks; their data are local files.")],
+    folder: Annotated[
+        Path,
+        typer.Option(callback=of_home, help="Folder with the YAML files of the tasks; their data are local files."),
+    ],
     shots: Annotated[int | None, typer.Option(min=0, help="Examples before each item, instead of the task's.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Items of each task.")] = None,
     device: DeviceOption = None,
@@ -229,12 +233,19 @@ def evaluate(
 def finetune(
     model: Model,
     task: Annotated[
-        Path, typer.Option("--task", metavar="FILE.toml", help="The task file, as above; see docs/using_models.md.")
+        Path,
+        typer.Option(
+            "--task", callback=of_home, metavar="FILE.toml", help="The task file, as above; see docs/using_models.md."
+        ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "--output", "-o", help="Folder for the result; ROOT/finetuned/FILE by default. Never overwritten."
+            "--out",
+            "--output",
+            "-o",
+            callback=of_home,
+            help="Folder for the result; ROOT/finetuned/FILE by default. Never overwritten.",
         ),
     ] = None,
     root: Root = DEFAULT_ROOT,
@@ -386,7 +397,9 @@ def export(
 def card(
     run_id: Run = "latest",
     licence: Licence = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file to write instead of printing.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", callback=of_home, help="A file to write instead of printing.")
+    ] = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Print a run's model card in Hugging Face's format: data, mixture, duplicates, leaks, scores, energy, limits."""
@@ -410,7 +423,10 @@ def profile(
     run_file: Annotated[Path, typer.Argument(metavar="RUN.JSON", help="The file that the trainer is started with.")],
     steps: Annotated[int, typer.Option(min=1, help="Steps to measure, plain and timed.")] = 5,
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the operations of a step too, for chrome://tracing.")
+        Path | None,
+        typer.Option(
+            callback=of_home, metavar="FILE", help="Write the operations of a step too, for chrome://tracing."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -14,6 +14,7 @@ from flows.commands.common import (
     OpenPage,
     Root,
     Run,
+    of_home,
     open_in_browser,
     print_found,
     print_run_header,
@@ -93,7 +94,8 @@ def compare(
     first: Annotated[str, typer.Argument(metavar="FIRST", help="Run id or its beginning.")],
     second: Annotated[str, typer.Argument(metavar="SECOND", help=RUN_HELP)] = "latest",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page; by default in the second run's folder.")
+        Path | None,
+        typer.Option("--output", "-o", callback=of_home, help="The page; by default in the second run's folder."),
     ] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
@@ -146,10 +148,12 @@ def report(
 def export_metrics(
     run_id: Run = "latest",
     tensorboard: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write FOLDER/RUN for `tensorboard --logdir FOLDER`.")
+        Path | None,
+        typer.Option(callback=of_home, metavar="FOLDER", help="Write FOLDER/RUN for `tensorboard --logdir FOLDER`."),
     ] = None,
     wandb: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write FOLDER/RUN for `wandb sync`; nothing is sent.")
+        Path | None,
+        typer.Option(callback=of_home, metavar="FOLDER", help="Write FOLDER/RUN for `wandb sync`; nothing is sent."),
     ] = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.common import DEFAULT_ROOT, CommandGroup, Json, Root, print_found
+from flows.commands.common import DEFAULT_ROOT, CommandGroup, Json, Root, of_home, print_found
 
 serve = typer.Typer(
     name="serve",
@@ -37,12 +37,16 @@ def start(
         ),
     ] = None,
     password_file: Annotated[
-        Path | None, typer.Option(help="A file with the line USER:PASSWORD; generated under ROOT by default.")
+        Path | None,
+        typer.Option(callback=of_home, help="A file with the line USER:PASSWORD; generated under ROOT by default."),
     ] = None,
     tls_certificate: Annotated[
-        Path | None, typer.Option(help="The server's certificate with its chain, a PEM file; with --tls-key.")
+        Path | None,
+        typer.Option(callback=of_home, help="The server's certificate with its chain, a PEM file; with --tls-key."),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate, a PEM file.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(callback=of_home, help="The key of the certificate, a PEM file.")
+    ] = None,
     behind_proxy: Annotated[
         bool, typer.Option("--behind-proxy", help="Only a proxy with TLS can reach the address of --host.")
     ] = False,

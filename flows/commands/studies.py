@@ -19,6 +19,7 @@ from flows.commands.common import (
     Untrusted,
     Verbose,
     console,
+    of_home,
     print_found,
     share,
     shown_progress,
@@ -66,7 +67,7 @@ def run(
     ],
     root: Root = DEFAULT_ROOT,
     search_file: Annotated[
-        Path | None, typer.Option("--search", help="File that holds the table [search] instead.")
+        Path | None, typer.Option("--search", callback=of_home, help="File that holds the table [search] instead.")
     ] = None,
     trials: Annotated[
         int | None, typer.Option(min=1, help="Trials in total; more than before extends a study.")

@@ -1,5 +1,6 @@
 """The command line itself: its version, its help, its groups, and options that hold for every command."""
 
+import inspect
 import json
 import os
 import subprocess
@@ -8,11 +9,12 @@ import tomllib
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
+from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from flows.cli import app
@@ -69,6 +71,24 @@ def test_the_commands_are_those_of_the_documentation():
         "serve": {"start", "stop", "status"},
         "store": {"verify", "accept", "gc"},
     }
+
+
+def test_the_path_of_every_option_may_begin_at_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A shell leaves `--output=~/card.md` as it is, and the card would be in a folder named `~`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    taken = set[str]()
+    for words, command in ALL.items():
+        hints = get_type_hints(inspect.unwrap(command.callback), include_extras=True) if command.callback else {}
+        for name, hint in hints.items():
+            path, (option, *_) = getattr(hint, "__origin__", None), getattr(hint, "__metadata__", (None,))
+            if isinstance(option, OptionInfo) and Path in (path, *get_args(path)) and option.parser is None:
+                taken.add(f"{' '.join(words)} {name}")
+                assert option.callback is not None, words
+                if name != "untrusted":
+                    assert option.callback(Path("~/it")) == tmp_path / "it", (words, name)
+    assert {"model card output", "init output", "serve start password_file"} <= taken
+    done = CliRunner().invoke(app, ["check", "quickstart", "--untrusted=~/none"])
+    assert f"--untrusted {tmp_path}/none: there is no such folder" in done.stderr
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
