@@ -97,13 +97,20 @@ def packages_folder() -> Path:
 def prepare(root: Path, installation: Installation | None = None) -> Path:
     """Write the demo's input under `root` and return its folder; quick when nothing changed since last time.
 
-    Raises InputError where this Python has too little documentation to make the benchmark from.
+    Raises InputError where this Python has too little documentation to make the benchmark from, or the root cannot be
+    written.
     """
     installation = installation or Installation.current()
     folder = root / FOLDER
     mark = _input_mark(installation)
     if _is_prepared(folder, mark):
         return folder
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--root {root}: cannot be written ({error.strerror}); choose a folder of yours with --root"
+        ) from error
     print("collecting the text that comes with Python, once", file=sys.stderr)
     texts = _documentation(installation)
     reserved = {name for name in texts if seed64(SEED, "quickstart", "reserve", name) % RESERVED_SHARE == 0}

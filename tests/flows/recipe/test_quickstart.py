@@ -116,3 +116,10 @@ def test_the_novels_ship_whole_with_their_licence_and_are_no_more_than_half_of_t
 
 def test_no_item_is_a_paragraph_of_licences_so_that_licences_can_be_held_out(folder: Path):
     assert {item["id"].partition("-")[0] for item in items(folder)} == {"documentation", "readme", "unseen"}
+
+
+def test_a_root_that_cannot_be_made_is_named_before_text_is_collected(capsys: pytest.CaptureFixture[str]):
+    """As one under /proc, of which even root may make none."""
+    with pytest.raises(InputError, match="--root /dev/null/root: cannot be written"):
+        prepare(Path("/dev/null/root"))
+    assert not capsys.readouterr().err
