@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from flows.inspection.scan import FolderScan
-from flows.metrics.escaping import escaped
+from flows.metrics.escaping import escaped, escaped_line
 from flows.metrics.formatting import counted, format_bytes, format_count
 from flows.metrics.text_diff import (
     ADDED,
@@ -142,7 +142,7 @@ def print_views(views: "Sequence[View | TokenizedText]", console: Console, *, fu
 def _print_view(view: "View | TokenizedText", console: Console, full: bool) -> None:
     console.print(Text(view["title"], style="bold"), soft_wrap=True)
     if "doc_id" in view:
-        where = f"{view['doc_id'][:12]}  {view['source']}: {view['path']} record {view['record']}"
+        where = f"{view['doc_id'][:12]}  {view['source']}: {escaped_line(view['path'])} record {view['record']}"
         if kind := view.get("text_kind"):
             where += f", kind of text: {kind.replace('_', ' ')}"
         console.print(Text(where, style="dim"), soft_wrap=True)

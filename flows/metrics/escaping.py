@@ -36,6 +36,11 @@ def escaped(text: str) -> str:
     return _UNSAFE.sub(_escape, text)
 
 
+def escaped_line(text: str) -> str:
+    """Return the text in one line, such as the name of a file: ends of lines and tabs become escapes too."""
+    return escaped(text).replace("\n", "\\u000a").replace("\t", "\\u0009")
+
+
 def escape_output() -> None:
     """Escape everything that this process prints from now on."""
     sys.stdout, sys.stderr = EscapedStream(sys.stdout), EscapedStream(sys.stderr)

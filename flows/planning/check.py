@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from flows.metrics.escaping import escaped
+from flows.metrics.escaping import escaped, escaped_line
 from flows.metrics.formatting import counted, format_bytes, format_share
 from flows.planning.preconditions import check_benchmarks, check_starting_points, export_remark, find_source_files
 from flows.recipe.load import quoted
@@ -287,7 +287,7 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
     for bad in source.unreadable[:MOST_REASONS]:
         # A file without records loses none.
         count = counted(bad.records, "record" if is_record(bad.reason) else "file")
-        where = escape(escaped(f"{count}: {bad.reason}; the first in {bad.first}"))
+        where = escape(escaped_line(f"{count}: {bad.reason}; the first in {bad.first}"))
         console.print(f"  [yellow]rejected[/] {where}", soft_wrap=True)
     if source.encodings:
         names = ", ".join(f"{name} ({count:,})" for name, count in source.encodings.items())
@@ -305,7 +305,7 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
         share = format_share(rule.bytes, source.bytes, 1)
         console.print(f"    {rule.rule}: {counted(rule.documents, 'document')}, {share} of the text")
         for example in rule.examples:
-            place = escaped(f"{example.path} record {example.record}{_measured(example)}")
+            place = escaped_line(f"{example.path} record {example.record}{_measured(example)}")
             words = " ".join(example.excerpt.split())
             shown = escaped(words if len(words) <= SHOWN_CHARACTERS else f"{words[:SHOWN_CHARACTERS]}...")
             console.print(Text(f"      {place}: {shown}", style="dim"), soft_wrap=True)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.markup import escape
 
+from flows.metrics.escaping import escaped_line
 from flows.metrics.lines import ComparedTokenizer
 from flows.reports.document import Table
 from flows.runs.document_history import DocumentHistory, KeptDocument, describe_event
@@ -53,10 +54,15 @@ class BenchmarkItem(TypedDict):
     leaks: list[ItemLeak]
 
 
+def _in_line(path: str) -> str:
+    """Return the name of a file for a line with markup."""
+    return escape(escaped_line(path))
+
+
 def print_document_history(life: DocumentHistory, console: Console) -> None:
     """Print one document: its origin, what each stage did to it, and its outcome."""
     console.print(
-        f"[bold]{life.doc_id}[/]  {escape(life.source)}: {escape(life.path)} record {life.record}, byte {life.byte}"
+        f"[bold]{life.doc_id}[/]  {escape(life.source)}: {_in_line(life.path)} record {life.record}, byte {life.byte}"
     )
     console.print(f"  [dim]{escape(' '.join(life.excerpt.split()))}[/]")
     if life.text_kind is not None:
@@ -73,7 +79,7 @@ def _format_survivor(survivor: KeptDocument) -> str:
     holder = f"the earlier dedup artifact {survivor['earlier']}" if "earlier" in survivor else "this run"
     if "path" not in survivor or "source" not in survivor or "record" not in survivor or "text" not in survivor:
         return f"kept: {survivor['doc_id']} of {holder}, which is not under this root"
-    place = f"{survivor['source']}: {survivor['path']} record {survivor['record']}"
+    place = f"{survivor['source']}: {escaped_line(survivor['path'])} record {survivor['record']}"
     return f"kept: {place}, in {holder}: {' '.join(survivor['text'].split())}"
 
 
@@ -87,7 +93,7 @@ def print_step(step: StepRead, run_id: str, root: Path, console: Console) -> Non
             document["doc_id"][:12],
             document["source"],
             document["tokens"],
-            document["path"],
+            escaped_line(document["path"]),
             " ".join(document["text"].split())[:SHOWN_CHARS],
         )
         for document in step["documents"]
@@ -110,7 +116,7 @@ def print_benchmark_item(item: BenchmarkItem, console: Console) -> None:
     for leak in item["leaks"]:
         place = ""
         if "source" in leak and "path" in leak and "record" in leak:
-            place = f"{escape(leak['source'])}: {escape(leak['path'])} record {leak['record']}  "
+            place = f"{escape(leak['source'])}: {_in_line(leak['path'])} record {leak['record']}  "
         stays = ", still in the text" if leak["remains"] else ""
         console.print(
             f"            [dim]{leak['doc_id'][:12]}[/]  {place}bytes {leak['start']:,} to {leak['end']:,},"
@@ -121,7 +127,7 @@ def print_benchmark_item(item: BenchmarkItem, console: Console) -> None:
 def print_rejected_record(reject: RejectRow, console: Console) -> None:
     """Print one record that could not be read."""
     console.print(
-        f"[bold]rejected[/]  {escape(reject['source'])}: {escape(reject['path'])} record {reject['record']},"
+        f"[bold]rejected[/]  {escape(reject['source'])}: {_in_line(reject['path'])} record {reject['record']},"
         f" byte {reject['byte']}: {escape(reject['reason'])}"
     )
     console.print(f"  [dim]{escape(reject['excerpt'])}[/]\n")

@@ -194,5 +194,5 @@ def test_peek_shows_sequences_of_documents_as_text():
     view = {"title": f"kept {HOSTILE}", "doc_id": "0" * 32, "source": "web", "path": HOSTILE, "record": 0}
     print_views([{**view, "segments": [(SAME, HOSTILE), (ADDED, HOSTILE)]}], console, full=True)
     printed = Text.from_ansi(out.getvalue()).plain
-    assert printed.count(SHOWN) == 2
+    assert printed.count(SHOWN) == 3
     assert [sign for sign in ("\x1b]", "\u202e", "\x1b[8m") if sign in out.getvalue()] == []

@@ -192,6 +192,12 @@ def test_rejected_records_are_those_that_count_and_files_without_any_are_named_a
     assert "sample: 2 of 11 records (18.2%) were rejected" in stopped.output
 
 
+def test_a_file_has_one_line_whatever_its_name(recipe: Path) -> None:
+    (recipe.parent / "letters" / "a\nwell  (forged)\x1b.txt").write_text("Short.")
+    shown = CliRunner().invoke(app, ["check", str(recipe)]).output
+    assert "      a\\u000awell  (forged)\\u001b.txt record 0, 1 below 7: Short.\n" in shown
+
+
 def test_losses_for_which_a_run_would_stop_are_said(recipe: Path) -> None:
     words = ["check", str(recipe), "--root", str(recipe.parent / "root")]
     assert "! about 18% of all records cannot be read" in CliRunner().invoke(app, words).output

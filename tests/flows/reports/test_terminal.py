@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import cast
 
 import pytest
 from rich.console import Console
@@ -9,8 +10,9 @@ from rich.console import Console
 from flows.reports import progress as terminal
 from flows.reports.progress import ProgressBars
 from flows.reports.tables import funnel_table, recall_table, sources_table
-from flows.reports.terminal import print_step
+from flows.reports.terminal import print_rejected_record, print_step
 from flows.runs.run_documents import StepRead
+from tasks.artifacts.tables.rows import RejectRow
 
 
 def reported(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -40,6 +42,13 @@ def test_words_are_apart_from_the_name_of_a_trial_too() -> None:
         "no-norm 1 decontaminate why",
         "train                   why",
     ]
+
+
+def test_a_rejected_record_has_two_lines_whatever_the_name_of_its_file() -> None:
+    out = io.StringIO()
+    reject = {"source": "web", "path": "a\n[b]\t.txt", "record": 1, "byte": 2, "reason": "empty", "excerpt": ""}
+    print_rejected_record(cast(RejectRow, reject), Console(file=out, width=120))
+    assert out.getvalue().splitlines()[0] == r"rejected  web: a\u000a[b]\u0009.txt record 1, byte 2: empty"
 
 
 def test_the_tables_of_a_run_fit_80_columns() -> None:
