@@ -44,7 +44,7 @@ from flows.experiments.trials import RunResult, Variant, edited_recipe, run_vari
 from flows.metrics.run_metrics import score_rows
 from flows.metrics.stage_lines import open_artifacts
 from flows.metrics.statistics import IntervalValues, bootstrap, interval_of_mean
-from flows.recipe.load import as_setting, load_recipe, locate_recipe, quoted
+from flows.recipe.load import as_setting, load_recipe, locate_recipe, quoted, with_text
 from flows.recipe.schema import Recipe
 from flows.reports.document import Document, Section, Table
 from flows.runs.lifecycle import FlowEnd, end_of_flow
@@ -291,7 +291,8 @@ class _MixtureSearch:
             "rank_correlation": rank_correlation(predicted_P, measured_P),
             "mixtures": [{"shares": proxy.shares, "losses": proxy.losses} for proxy in proxies],
         }
-        return write_mixture(found, self._path, self._settings, self.folder)
+        settings = with_text(self._path, self._root, self._settings)
+        return write_mixture(found, self._path, settings, self.folder)
 
     def _bounds(
         self, first: Proxy, names: list[str]

@@ -14,7 +14,7 @@ from flows.experiments.study import Study
 from flows.experiments.trial_log import Trial
 from flows.experiments.trials import edited_recipe
 from flows.metrics.formatting import format_duration
-from flows.recipe.load import as_setting
+from flows.recipe.load import as_setting, with_text
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, bars, figure, points, reach
 from flows.reports.document import Chart, Document, Section, Table, Tile
 from model.files import write_atomically
@@ -69,7 +69,8 @@ def _summary(study: Study, best: Trial | None) -> str:
 def _write_best(study: Study, best: Trial) -> Path:
     """Write the recipe's text with the best settings, `{recipe}` in paths replaced by its folder; return the file."""
     settings = [as_setting(key, value) for key, value in best.settings.items()]
-    document = edited_recipe(study.request.recipe, [*study.request.settings, *settings], "search")
+    path, given = study.request.recipe, [*study.request.settings, *settings]
+    document = edited_recipe(path, with_text(path, study.root, given), "search")
     document["name"] = f"{study.base.name}, best of search {study.name}"[:80]
     value = "" if best.value is None else f", {study.config.objective.label} {best.value:.5g}"
     changed = ", ".join(f"{key} = {format_value(chosen)}" for key, chosen in best.settings.items()) or "unchanged"

@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.nightly.config import NightlyConfig, NotifyConfig, read_nightly, read_notify
 from flows.recipe.checks import table_at
-from flows.recipe.load import locate_recipe, read_toml, recipe_from
+from flows.recipe.load import fit_micro_batch, locate_recipe, read_toml, recipe_from, with_text
 from flows.recipe.resolve import apply_mixture_weights, check_tables
 from flows.recipe.schema import Recipe
 from flows.runs.lineage import open_run, run_artifacts
@@ -156,7 +156,8 @@ class RawRecipe:
 def read_raw(name: str, root: Path, settings: Sequence[str] = ()) -> RawRecipe:
     """Return the values of a recipe file or shipped recipe; RecipeError for wrong tables [nightly] or [notify]."""
     path = locate_recipe(name, root)
-    _, values = read_toml(path, settings)
+    _, values = read_toml(path, with_text(path, root, settings))
+    fit_micro_batch(values, settings)
     origin = f"{path} with --set {without_credentials(' '.join(settings))}" if settings else str(path)
     return RawRecipe(
         values, origin, path.resolve().parent, root, read_nightly(values, origin), read_notify(values, origin)

@@ -78,12 +78,8 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     `settings` are `key.path=value` words (values in TOML notation, or plain text); `limit` is the share of each source
     to keep, 1.0 for all. Raises RecipeError with the path and line of every wrong key.
     """
-    # The sizes of a twin are those of its recipe, which other settings change.
-    text, raw = read_toml(path, sorted(settings, key=lambda setting: not _names_scale(setting)))
+    text, raw = read_toml(path, with_text(path, root, settings))
     fit_micro_batch(raw, settings)
-    if any(map(_names_scale, settings)) and not any(_key(setting) == DATA for setting in settings):
-        data = prepare_text(root, path.stem, raw.get("sources", ()))
-        apply_setting(raw, as_setting(DATA, str(data)))
     origin = f"{path} with --set {without_credentials(' '.join(settings))}" if settings else str(path)
     try:
         recipe = recipe_from(raw, origin=origin, folder=path.resolve().parent, root=root, limit=limit)
@@ -92,6 +88,17 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
         raise RecipeError(RecipeText(path, text, shown).with_lines(str(error), origin)) from error
     recipe._source = RecipeSource(path, text, tuple(settings))
     return recipe
+
+
+def with_text(path: Path, root: Path, settings: Sequence[str]) -> list[str]:
+    """Return settings in the order in which they apply to a recipe's file, those of a twin with its text, which is
+    written under `root`."""
+    # The sizes of a twin are those of its recipe, which other settings change.
+    ordered = sorted(settings, key=lambda setting: not _names_scale(setting))
+    if any(map(_names_scale, settings)) and not any(_key(setting) == DATA for setting in settings):
+        _, raw = read_toml(path, ordered)
+        ordered.append(as_setting(DATA, str(prepare_text(root, path.stem, raw.get("sources", ())))))
+    return ordered
 
 
 def read_toml(path: Path, settings: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:

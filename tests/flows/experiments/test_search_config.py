@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from flows.experiments.search_config import SearchConfig, read_search
+from flows.experiments.search_report import _write_best
 from flows.experiments.studies import study_name
 from flows.experiments.study import Study, StudyRequest, add_manual_trial, reopen
-from flows.recipe.load import load_recipe, parse_setting
+from flows.experiments.trial_log import Trial
+from flows.recipe.load import find_recipe, load_recipe, parse_setting
 from flows.recipe.schema import Recipe
 from model.errors import InputError, RecipeError
 from tests.command import invoke
@@ -179,3 +181,13 @@ def test_only_one_process_works_on_a_study(write, tmp_path: Path) -> None:
 )
 def test_a_studys_folder_lies_under_the_root(parts: tuple[str, ...], name: str) -> None:
     assert study_name(*parts) == name
+
+
+def test_the_best_recipe_of_a_twin_reads_the_text_of_the_twin(tmp_path: Path) -> None:
+    config = SearchConfig.model_validate({"space": {"train.schedule.peak_lr": {"low": 1e-4, "high": 1e-1}}})
+    request = StudyRequest(find_recipe("gpt3"), ("train.model.layers=3", "scale=tiny"))
+    searched = Study(request, config, tmp_path)
+    best = Trial(0, "manual", {"train.schedule.peak_lr": 0.01}, "run")
+    found, tried = load_recipe(_write_best(searched, best), tmp_path), searched.recipe_with(best.settings)
+    assert found.sample.sources[0].paths[0].startswith(str(tmp_path / "inputs" / "scales" / "gpt3"))
+    assert (found.train.model.layers, found.identity_params()) == (3, tried.identity_params())

@@ -176,6 +176,13 @@ def test_wrong_tables_are_reported_at_once(recipe: Path, tmp_path: Path, setting
         read_raw(str(recipe), tmp_path, [setting])
 
 
+def test_settings_apply_as_in_a_run(recipe: Path, tmp_path: Path) -> None:
+    twin = read_raw("gpt3", tmp_path, ["train.model.layers=3", "scale=tiny"]).whole()
+    assert twin.train.model.layers == 3
+    assert twin.sample.sources[0].paths[0].startswith(str(tmp_path / "inputs" / "scales" / "gpt3"))
+    assert read_raw(str(recipe), tmp_path, ["train.batch_rows=12"]).whole().train.micro_batch_rows == 6
+
+
 def test_a_classifier_that_has_nothing_to_learn_from_tonight_is_refused(recipe: Path, tmp_path: Path) -> None:
     raw = read_raw(str(recipe), tmp_path, ["clean.quality.good=['code']"])
     with pytest.raises(RecipeError, match="learns what is good from code, none of which has new files"):
