@@ -179,9 +179,9 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[LeakedPass
                 total=row["total"],
                 doc_id=doc_id.hex(),
                 source=document["source"] if document else "",
-                before=raw[: row["start"]].decode(errors="ignore")[-CONTEXT_CHARS:],
+                before=masked(raw[: row["start"]].decode(errors="ignore")[-2 * CONTEXT_CHARS :])[-CONTEXT_CHARS:],
                 leak=clip(raw[row["start"] : row["end"]].decode(errors="ignore"), EXCERPT_CHARS),
-                after=raw[row["end"] :].decode(errors="ignore")[:CONTEXT_CHARS],
+                after=masked(raw[row["end"] :].decode(errors="ignore")[: 2 * CONTEXT_CHARS])[:CONTEXT_CHARS],
             )
         )
     return found

@@ -21,7 +21,7 @@ from flows.metrics.run_metrics import collect_metrics, describe_base_model
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import chance_of
 from flows.reports.charts.training import training_figure
-from flows.reports.page.examples import SHOWN_OPEN, Removals, RemovedDocument, removals
+from flows.reports.page.examples import SHOWN_OPEN, Removals, RemovedDocument, leaked_passages, removals
 from flows.reports.page.page import _one_of_each, write_page
 from flows.reports.page.render import environment, inline_script
 from flows.reports.run_list import write_run_list
@@ -250,6 +250,18 @@ def test_records_that_could_not_be_read_are_shown_by_reason(page: Path):
     assert '<td class="title">invalid UTF-8 at byte …</td><td class="n" data-name="records">1</td>' in section
     assert "books/11.txt, record 0, byte 7" in section
     assert "smith@example.org" not in section
+
+
+def test_text_around_a_leak_is_shown_without_personal_data(made_run: Any, monkeypatch: pytest.MonkeyPatch):
+    from flows.metrics.stage_lines import open_artifacts
+
+    artifacts = open_artifacts(made_run.record)
+    (row,) = artifacts["decontaminate"].table("leaks").slice(0, 1).to_pylist()
+    text = f"{'ann@example.org':{row['start']}}{'leak':{row['end'] - row['start']}} of bob@example.org"
+    documents = {row["doc_id"]: {"doc_id": row["doc_id"], "source": "books", "text": text}}
+    monkeypatch.setattr("flows.reports.page.examples.documents_of", lambda *words: documents)
+    (passage,) = leaked_passages(artifacts)["cloze"]
+    assert (passage.before.strip(), passage.leak.strip(), passage.after) == ("<email>", "leak", " of <email>")
 
 
 def test_an_extended_base_is_reported_language_by_language(page: Path):
