@@ -3,7 +3,6 @@
 Each group of commands has a file in this folder. Heavy imports stay inside functions, so that help answers at once.
 """
 
-import json
 import os
 import sys
 import traceback
@@ -312,7 +311,8 @@ def print_found(value: Any, as_json: bool, show: Callable[["EscapingConsole"], o
     A command without `show` has printed it already, on `console(stderr=as_json)`.
     """
     if as_json:
-        json.dump(value, sys.stdout, indent=1, default=_plain)
-        sys.stdout.write("\n")
+        from flows.metrics.formatting import strict_json
+
+        sys.stdout.write(f"{strict_json(value, _plain, indent=1)}\n")
     else:
         show(console())

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from flows.metrics.escaping import escaped
@@ -132,6 +132,12 @@ def _evidence_parts(named: dict[str, Any]) -> list[str]:
     if "start" in rest and "end" in rest:
         parts.append(f"bytes {rest.pop('start'):,} to {rest.pop('end'):,}")
     return parts + [f"{key.replace('_', ' ')} {value}" for key, value in rest.items()]
+
+
+def strict_json(value: Any, default: Callable[[Any], Any] | None = None, **options: Any) -> str:
+    """Return a value as JSON, NaN and infinities as null: JSON has none, and browsers and others refuse them."""
+    finite = json.loads(json.dumps(value, default=default), parse_constant=lambda name: None)
+    return json.dumps(finite, **options)
 
 
 def shorten(text: str, characters: int) -> str:

@@ -18,6 +18,7 @@ from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.commands.common import print_found
 from model.errors import InputError
 
 PROJECT = Path(__file__).parents[2]
@@ -71,6 +72,14 @@ def test_the_commands_are_those_of_the_documentation():
         "serve": {"start", "stop", "status"},
         "store": {"verify", "accept", "gc"},
     }
+
+
+def test_json_of_commands_holds_no_number_that_json_does_not_have(capsys: pytest.CaptureFixture[str]):
+    """As the loss of a step that the guard skipped."""
+    print_found({"loss": float("nan"), "path": Path("a"), "most": float("inf"), "text": "é\ud800"}, as_json=True)
+    shown = capsys.readouterr().out
+    assert json.loads(shown, parse_constant=pytest.fail) == {"loss": None, "path": "a", "most": None, "text": "é\ud800"}
+    assert shown.startswith('{\n "loss": null,')
 
 
 def test_the_path_of_every_option_may_begin_at_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -25,6 +25,7 @@ from flows.metrics.formatting import (
     format_language,
     format_shots,
     format_time,
+    strict_json,
 )
 from flows.metrics.run_metrics import describe_base_model
 from flows.reports.charts.figure import Figure
@@ -110,4 +111,4 @@ def _words(text: str) -> Markup:
 
 def inline_script(value: Any) -> str:
     """Return JSON that is safe inside a script element: it can neither end the element nor begin a comment."""
-    return json.dumps(value, ensure_ascii=True).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return strict_json(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

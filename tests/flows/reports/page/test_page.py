@@ -188,6 +188,11 @@ def test_names_cannot_reverse_a_line_of_the_page(make: Callable[..., Any], tmp_p
     assert "\u202e" not in reader.text
 
 
+def test_a_figure_with_a_number_that_is_none_leaves_the_others_drawn():
+    """A browser refuses NaN in JSON, and would draw none of them."""
+    assert inline_script({"x": [1.5, float("nan"), float("-inf")]}) == '{"x": [1.5, null, null]}'
+
+
 def test_the_library_that_draws_is_packed_and_whole(page: Path):
     packed = re.search(r'<script id="plotly" type="text/plain">(.*?)</script>', page.read_text(), re.DOTALL)
     assert packed is not None
