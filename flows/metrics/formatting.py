@@ -150,6 +150,18 @@ def plot_text(value: object) -> str:
     return html.escape(shorten(" ".join(str(value).split()), 40), quote=False)
 
 
+def plot_labels(values: Iterable[object]) -> list[str]:
+    """Return the labels of an axis by `plot_text`, each another: Plotly draws lines of one label over each other."""
+    found: dict[str, None] = {}
+    for value in values:
+        label, number = plot_text(value), 1
+        while label in found:
+            number += 1
+            label = f"{plot_text(value)} ({number})"
+        found[label] = None
+    return [*found]
+
+
 LONGEST_NUMBER = 16
 
 _ACTIVE = re.compile(r"[\\`*\[\]|~@]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.", re.IGNORECASE)

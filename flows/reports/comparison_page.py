@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flows.metrics.formatting import format_shots, plot_text, shorten
+from flows.metrics.formatting import format_shots, plot_labels, plot_text, shorten
 from flows.metrics.stage_lines import open_artifacts
 from flows.reports.charts.figure import (
     LEGEND,
@@ -184,7 +184,7 @@ def pairs_figure(
     ordered = [pair for pair in reversed(pairs) if any(value is not None for value in pair["values"])]
     if not ordered:
         return None
-    labels = [plot_text(pair["name"]) for pair in ordered]
+    labels = plot_labels(pair["name"] for pair in ordered)
     both = [(label, pair["values"]) for label, pair in zip(labels, ordered, strict=True) if None not in pair["values"]]
     x = [place for _, values in both for place in (*values, None)]
     y = [place for label, _ in both for place in (label, label, None)]

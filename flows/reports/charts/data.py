@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from flows.metrics.formatting import format_bytes, format_duration, format_language, plot_text
+from flows.metrics.formatting import format_bytes, format_duration, format_language, plot_labels, plot_text
 from flows.metrics.lines import BenchmarkLine, SourceLine
 from flows.recipe.stages import STAGES
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, bars, figure, points
@@ -137,7 +137,7 @@ def mixture_figure(lines: list[SourceLine]) -> Figure | None:
     if not lines:
         return None
     ordered = list(reversed(lines))
-    names = [plot_text(line["source"]) for line in ordered]
+    names = plot_labels(line["source"] for line in ordered)
     read = bars(
         "accent",
         [line["realised_share"] for line in ordered],
@@ -177,7 +177,7 @@ def leak_figure(lines: list[BenchmarkLine]) -> Figure | None:
     ordered = [line for line in reversed(lines) if line["items"]]
     if not ordered:
         return None
-    names = [plot_text(line["benchmark"]) for line in ordered]
+    names = plot_labels(line["benchmark"] for line in ordered)
     data = []
     for key, role, title in LEAK_STATES:
         counts = [line["leaked"] - line["remains"] if key == "removed" else line[key] for line in ordered]
@@ -205,7 +205,7 @@ def token_figure(found: Mapping[str, float | list[float | None]]) -> Figure | No
         return None
     ordered = [*found.items()][::-1]
     pairs = [value if isinstance(value, list) else [None, value] for _, value in ordered]
-    names = [plot_text(format_language(language)) for language, _ in ordered]
+    names = plot_labels(format_language(language) for language, _ in ordered)
     data = []
     for place, role, title in ((0, "muted0", "base"), (1, "accent", "now")):
         values = [pair[place] for pair in pairs]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flows.metrics.formatting import format_shots, plot_text
+from flows.metrics.formatting import format_shots, plot_labels, plot_text
 from flows.metrics.lines import BitsLine, Duplicates, Metrics
 from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach, upright
 from tasks.artifacts.tables.rows import GapRow, ScoreRow
@@ -33,7 +33,7 @@ def bits_figure(lines: list[BitsLine]) -> Figure | None:
     if not lines:
         return None
     ordered = list(reversed(lines))
-    names = [MEAN if line["source"] == "all" else plot_text(line["source"]) for line in ordered]
+    names = plot_labels(MEAN if line["source"] == "all" else line["source"] for line in ordered)
     roles = ("muted1", "muted0", "series1", "accent")
     data = [
         points(
@@ -107,7 +107,7 @@ def removed_figure(findings: Metrics, colours: dict[str, int]) -> Figure | None:
         return None
     read = {line["source"]: line.get("sample", 0) for line in findings["funnel"]}
     ordered = list(reversed(lines))
-    names = [plot_text(line["rule"]) for line in ordered]
+    names = plot_labels(line["rule"] for line in ordered)
     data = []
     for source in sorted({source for line in lines for source in line["by_source"]}):
         counts = [line["by_source"].get(source, 0) for line in ordered]

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.metrics.formatting import plot_text
+from flows.metrics.formatting import plot_labels, plot_text
 from flows.metrics.heldout import tokens_per_character
 from flows.metrics.run_metrics import collect_metrics
 from flows.metrics.stage_lines import open_artifacts
@@ -190,6 +190,15 @@ def test_figures_are_json_and_name_colours_that_the_page_has(made_run: Any) -> N
         view["figures"]
     )
     assert "<script" not in reported
+
+
+def test_long_names_with_one_beginning_are_lines_of_their_own() -> None:
+    """Plotly would draw the bars of the second over those of the first, and show one source of two."""
+    counts = {"weight": 0.5, "planned_share": 0.5, "realised_share": 0.5, "epochs": 1.0}
+    figure = mixture_figure([{"source": f"{'long-' * 10}{name}", **counts} for name in "ab"])  # pyright: ignore
+    assert figure is not None
+    assert [len(set(trace["y"])) for trace in figure["data"]] == [2, 2, 2]
+    assert plot_labels(["a", "b", "a", "a (2)", "a"]) == ["a", "b", "a (2)", "a (2) (2)", "a (3)"]
 
 
 def test_names_are_plain_text_for_plotly() -> None:
