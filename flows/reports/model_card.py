@@ -184,8 +184,8 @@ def _duplicates(found: Duplicates) -> str:
         return ""
     clusters, planted = found["clusters"], found["planted"]
     text = (
-        f"Duplicates: {clusters['count']:,} clusters of near-duplicates, of which one document each was kept; every"
-        f" removal was verified by exact Jaccard similarity."
+        f"Duplicates: {counted(clusters['count'], 'cluster')} of equal or similar documents, one of each was kept;"
+        f" every removal was verified by exact Jaccard similarity."
     )
     if planted["pairs"]:
         text += (
@@ -221,8 +221,7 @@ def _training(facts: CardFacts) -> str:
             f" {found['last_loss']:.3f} {loss_unit(facts.findings['rows'])}."
             + (f" The divergence guard skipped {found['skipped_steps']} steps." if found["skipped_steps"] else "")
         )
-    network = facts.recipe.get("train", {}).get("model", {})
-    shown = {name: value for name, value in network.items() if isinstance(value, int | float | str)}
+    shown = {name: value for name, value in facts.network.items() if isinstance(value, int | float | str)}
     if shown:
         lines.append(
             Table(("network setting", "value"), [(name, str(value)) for name, value in shown.items()]).markdown()
@@ -254,7 +253,7 @@ def _cost(facts: CardFacts) -> str:
 
 
 def _limits(facts: CardFacts) -> str:
-    context = facts.recipe.get("train", {}).get("model", {}).get("context")
+    context = facts.network.get("context")
     remains = sum(line["remains"] for line in facts.findings["leaks"])
     edits = [line["rule"].replace("_", " ") for line in facts.findings["edited"] if line["rule"] in PERSONAL]
     lines = [

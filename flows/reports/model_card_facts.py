@@ -4,6 +4,7 @@ Whether a model is a work derived from its training text is not settled in law. 
 applies the conditions that a source sets for derived works to the model.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,9 @@ from flows.metrics.stage_lines import open_artifacts
 from flows.reports.charts.scores import main_rows
 from flows.runs.lineage import NetworkLine, model_of
 from flows.runs.record import RunData, list_runs, read_recipe, stage_paths
+from model.checkpoint.run_folder import DESCRIPTION
 from model.errors import RecipeError
+from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import ChunkResult
 from tasks.artifacts.tables.rows import SampleRow, ScoreRow
 
@@ -79,6 +82,8 @@ class CardFacts:
     recipe: dict[str, Any]
     """The resolved recipe; empty where its file is missing."""
     model: NetworkLine
+    network: dict[str, Any]
+    """Settings of the network; those of the recipe where no weights are there."""
     samples: list[SampleRow]
     learnt_before: dict[str, str | None] = field(default_factory=dict)
     """Licence of each source of earlier runs under the root whose models training went on from: `SOURCE (run ID)`."""
@@ -118,8 +123,17 @@ def card_facts(record: RunData, root: Path) -> CardFacts:
     """Return the facts of a run under `root`; facts of stages that did not run are empty."""
     recipe = read_recipe(root / "runs" / record["run_id"])
     findings = metrics_of(record)
-    facts = CardFacts(record, findings, recipe, model_of(record, root), samples(open_artifacts(record))[:MAX_SAMPLES])
+    artifacts, model = open_artifacts(record), model_of(record, root)
+    network = _network(artifacts.get("train")) or recipe.get("train", {}).get("model", {})
+    facts = CardFacts(record, findings, recipe, model, network, samples(artifacts)[:MAX_SAMPLES])
     return replace(facts, learnt_before=_learnt_before(recipe, facts.sources, root))
+
+
+def _network(train: Artifact | None) -> dict[str, Any]:
+    """Return the settings of a trained network: its vocabulary is that of the run, and from a base model it has all."""
+    if train is None or not any(file.name == DESCRIPTION for file in train.records):
+        return {}
+    return json.loads(train.file(DESCRIPTION).read_text(encoding="utf-8")).get("config", {})
 
 
 def _learnt_before(recipe: dict[str, Any], known: Mapping[str, str | None], root: Path) -> dict[str, str | None]:

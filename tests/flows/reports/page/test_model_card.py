@@ -13,6 +13,7 @@ from flows.reports.model_card import find_model_run, model_card
 from flows.reports.model_card_facts import card_facts, run_that_trained
 from model.checksummed_json import write_sealed
 from model.errors import RecipeError
+from tasks.artifacts.artifact import Artifact
 from tasks.clean.presets import PERSONAL
 
 hub = pytest.importorskip("huggingface_hub")
@@ -64,6 +65,21 @@ def test_the_card_has_data_leaks_scores_energy_and_limits(reported: str) -> None
     ):
         # Short cells keep their words on one line.
         assert sentence in reported.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_the_network_is_the_trained_one_and_not_what_the_recipe_says_of_it(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vocabulary of the recipe is a placeholder, and a base model brings all of its network."""
+    made = make(tmp_path)
+    write_sealed(made.folder / "recipe.json", {"train": {"model": {"vocab_size": 4096, "context": 16}}})
+    described = tmp_path / "model.json"
+    described.write_text('{"config": {"vocab_size": 512, "context": 2048}}')
+    file = Artifact.file
+    monkeypatch.setattr(Artifact, "file", lambda self, name: described if name == "model.json" else file(self, name))
+    card = model_card(made.record, made.root)
+    assert "| vocab_size | 512 |" in card.replace("\N{NO-BREAK SPACE}", " ")
+    assert "The context is 2,048 tokens." in card
 
 
 def test_data_sets_of_the_hub_are_listed_by_their_ids(made_run: Any) -> None:
