@@ -166,7 +166,9 @@ def _vocabulary(vocabulary: Vocabulary) -> str:
 def _no_scores(findings: Metrics) -> str:
     """Return why an evaluation has no numbers; empty where it has some."""
     evaluated = any(line["stage"] == "evaluate" and "result" in line for line in findings["stages"])
-    if not evaluated or findings["bits_per_byte"] or findings["measures"] or findings["scores"]:
+    # The figures of written texts are there without a value where no text was written.
+    scored = any(row["value"] is not None for row in findings["scores"])
+    if not evaluated or findings["bits_per_byte"] or findings["measures"] or scored:
         return ""
     return "none: too few documents to hold any out (at most a fifth of a source), and no benchmark"
 

@@ -16,6 +16,7 @@ from flows.metrics.formatting import (
     format_shots,
     format_time,
 )
+from flows.metrics.run_metrics import collect_metrics
 from flows.reports.summary import print_summary
 from model.checksummed_json import write_sealed
 
@@ -54,6 +55,17 @@ def test_a_failed_run_says_what_failed_and_leaves_out_what_it_did_not_reach(make
     assert "mixture" not in text
     assert "accuracy" not in text
     assert "scores" not in text, "nothing is said of an evaluation that did not begin"
+
+
+def test_an_evaluation_without_numbers_says_why(made_run: Any, monkeypatch: pytest.MonkeyPatch):
+    """Of texts that it did not write it has lines without a value."""
+    written = {"task": "written text", "metric": "shared_tokens", "shots": 0, "subset": "all", "note": ""}
+    unwritten = {**written, "n": 0, "value": None, "stderr": None}
+    empty = {"bits_per_byte": [], "measures": [], "gaps": [], "scores": [unwritten]}
+    found = {**collect_metrics(made_run.record), **empty}
+    monkeypatch.setattr("flows.reports.summary.metrics_of", lambda record: found)
+    text = " ".join(" ".join(screen(made_run)).split())
+    assert "scores none: too few documents to hold any out (at most a fifth of a source), and no benchmark" in text
 
 
 @pytest.mark.parametrize(
