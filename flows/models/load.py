@@ -49,12 +49,13 @@ def find_source(root: Path, model: str) -> ModelSource:
         return ModelSource(folder)
     else:
         try:
-            artifacts = run_artifacts(open_run(root, model, needs="train"))
+            record = open_run(root, model, needs="train")
         except InputError as error:
             problem = f"there is no folder {model}, and no run"
             if folder.exists():
                 problem = f"{model} is no folder of a model, since it has neither {SETTINGS} nor {MANIFEST}, and no run"
             raise InputError(f"{problem}: {error}") from error
+        artifacts = run_artifacts(record)
         if "finetune" in artifacts:
             return _with_vocabulary(artifacts["finetune"])
     trained, vocab = find_model(root, model)

@@ -83,3 +83,11 @@ def test_a_folder_that_holds_no_model_is_named_as_such(tmp_path: Path, monkeypat
         find_source(tmp_path / "root", "base")
     with pytest.raises(InputError, match=r"^there is no folder none, and no run: .*root holds no run"):
         find_source(tmp_path / "root", "none")
+
+
+def test_a_run_whose_model_is_gone_is_not_called_absent(tmp_path: Path) -> None:
+    entry = {"stage": "train", "identity": "t", "path": str(tmp_path / "artifacts" / "train" / "t")}
+    record = {"run_id": "mine", "state": "completed", "started": 1.8e9, "stages": [entry]}
+    write_sealed(tmp_path / "runs" / "mine" / "run.json", record)
+    with pytest.raises(InputError, match=rf"^{tmp_path}/artifacts/train/t no longer exists"):
+        find_source(tmp_path, "mine")
