@@ -69,7 +69,7 @@ def describe_nightly_run(night: Night) -> str:
             f" {format_bits(night)}"
         )
     lines += [f"warning: {one}." for one in night.warnings]
-    lines += [f"notified by {one}" for one in night.notified]
+    lines += [f"notification by {one}" for one in night.notified]
     return "\n".join(lines)
 
 

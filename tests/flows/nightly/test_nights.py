@@ -14,6 +14,7 @@ from flows.nightly.history import (
     new_files,
     taken_files,
 )
+from flows.nightly.terminal import describe_nightly_run
 from model.checksummed_json import read_sealed, write_sealed
 
 
@@ -64,3 +65,11 @@ def test_nights_are_kept_in_their_order_under_names_that_later_versions_may_add_
     file = tmp_path / "nights" / "a.json"
     write_sealed(file, {"of_a_later_version": 1, **read_sealed(file, "")})
     assert [(night.run_id, night.state) for night in list_nights(tmp_path)] == [("z", PROMOTED), ("a", FAILED)]
+
+
+def test_a_notification_that_failed_is_not_called_sent() -> None:
+    night = Night("1", "r", FAILED, "no disk", notified=["mail: failed after 3 attempts (TimeoutError)"])
+    assert describe_nightly_run(night).splitlines() == [
+        "nightly run 1: failed; no disk",
+        "notification by mail: failed after 3 attempts (TimeoutError)",
+    ]
