@@ -49,12 +49,13 @@ def run_in_flight(
     limit: int,
     *,
     should_retry: Callable[[int, BaseException], bool] = lambda index, error: False,
-    on_idle: Callable[[], None] = lambda: None,
+    on_idle: Callable[[float], None] = lambda seconds: None,
 ) -> Iterator[tuple[int, Any]]:
     """Keep at most `limit` futures in flight and yield (index, result) as they finish; cancel the rest at an error.
 
     The futures are those of the standard library or of Dask. `should_retry` gets an error and returns whether to submit
-    the part again, or raises another error; `on_idle` is called every few seconds while no future finishes.
+    the part again, or raises another error; `on_idle` is called every few seconds while no future finishes, with the
+    seconds since one did.
     """
     done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     waiting = iter(indices)
@@ -67,12 +68,15 @@ def run_in_flight(
     try:
         for index in itertools.islice(waiting, limit):
             start(index)
+        idle = 0.0
         while pending:
             try:
                 index, future = done.get(timeout=IDLE_SECONDS)
             except queue.Empty:
-                on_idle()
+                idle += IDLE_SECONDS
+                on_idle(idle)
                 continue
+            idle = 0.0
             try:
                 result = future.result()
             except BaseException as error:

@@ -164,17 +164,18 @@ def _await_workers(client: "Client", address: str, seconds: float) -> None:
         raise _workerless(address, seconds) from error
 
 
-def _watch(client: "Client", address: str, seconds: float) -> Callable[[], None]:
-    """Return a check that raises Infra if the scheduler is lost, or had no worker for `seconds`."""
+def _watch(client: "Client", address: str, seconds: float) -> Callable[[float], None]:
+    """Return a check that raises Infra if the scheduler is lost, or had no worker for `seconds`; it is called while no
+    part is finished, with the seconds since one was."""
     seen = time.monotonic()
 
-    def check() -> None:
+    def check(idle: float) -> None:
         nonlocal seen
         if client.status != "running":
             raise _lost(address)
         if _threads(client):
             seen = time.monotonic()
-        elif time.monotonic() - seen > seconds:
+        elif min(idle, time.monotonic() - seen) > seconds:
             raise _workerless(address, seconds)
 
     return check

@@ -5,7 +5,9 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -13,6 +15,7 @@ from pydantic import ValidationError
 from model.errors import Infra, InputError
 from tasks.artifacts.tables.map_parts import MOST_PARTS, unit_name
 from tasks.artifacts.workspace import Workspace
+from tasks.common import work
 from tasks.common.work import Executor, Work, run_in_flight
 from tasks.execution import dask
 from tasks.execution.dask import DaskCluster
@@ -137,6 +140,59 @@ def test_a_part_is_handed_out_again_where_trouble_is_taken_for_bad_luck() -> Non
         )
     assert done == {0: 0, 1: 1, 2: 2, 3: 3}
     assert sorted(tries) == [0, 1, 2, 2, 3]
+
+
+def test_the_wait_for_workers_begins_where_the_last_part_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "IDLE_SECONDS", 0.05)
+    last: Future[int] = Future()
+    idle: list[float] = []
+
+    def submit(index: int) -> Future[int]:
+        if index == 3:
+            return last
+        future: Future[int] = Future()
+        future.set_result(index)
+        return future
+
+    def on_idle(seconds: float) -> None:
+        idle.append(seconds)
+        if len(idle) == 3:
+            last.set_result(3)
+
+    for _ in run_in_flight(submit, range(4), 1, on_idle=on_idle):
+        time.sleep(0.1)
+    assert idle == pytest.approx([0.05, 0.1, 0.15])
+
+
+@dataclass
+class SilentScheduler:
+    """A client of a scheduler with workers that have `threads`."""
+
+    threads: int
+    status: str = "running"
+
+    def nthreads(self) -> dict[str, int]:
+        return {"worker": self.threads}
+
+
+def test_a_cluster_without_workers_for_a_moment_is_waited_for_however_long_it_worked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    scheduler: Any = SilentScheduler(threads=0)
+    check = dask._watch(scheduler, "tcp://head:8786", 300.0)
+    # Parts were finished all the time, up to 5 seconds ago.
+    now = 3600.0
+    check(5.0)
+    with pytest.raises(Infra, match="had no worker for 300 s"):
+        check(305.0)
+    # A part that takes an hour is no sign of a cluster without workers.
+    scheduler.threads = 2
+    check(3600.0)
+    scheduler.threads = 0
+    now += 5
+    check(3605.0)
 
 
 def test_a_cluster_waits_for_a_folder_that_is_not_visible_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
