@@ -4,6 +4,7 @@ Results are yielded as they are finished. Few parts are submitted at a time, so 
 when they are needed.
 """
 
+import copy
 import multiprocessing
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.errors import Infra
+from model.errors import Bug, Infra
 from model.processes import die_with_parent
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import PARTS_PER_WORKER, Executor, Result, Work, run_in_flight
@@ -111,4 +112,12 @@ def _start_worker(parent: int, function: Callable[..., Any]) -> None:
 
 
 def _run_part(index: int, *arguments: Any) -> Any:
-    return _function(index, *arguments)
+    try:
+        return _function(index, *arguments)
+    except Exception as error:
+        try:
+            copy.deepcopy(error)  # Makes it again as the driver does.
+        except Exception:
+            # The pool would count an error that the driver cannot read as a dead process.
+            raise Bug(f"{type(error).__name__}: {error}") from error
+        raise

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from model.errors import Infra, InputError
+from model.errors import Bug, Infra, InputError
 from tasks.artifacts.tables.map_parts import MOST_PARTS, unit_name
 from tasks.artifacts.workspace import Workspace
 from tasks.common import work
 from tasks.common.work import Executor, Work, run_in_flight
-from tasks.execution import dask
+from tasks.execution import dask, executor
 from tasks.execution.dask import DaskCluster
 from tasks.execution.executor import Processes, ThisProcess, Threads, make_executor
 from tasks.execution.machines import Machines
@@ -193,6 +193,31 @@ def test_a_cluster_without_workers_for_a_moment_is_waited_for_however_long_it_wo
     scheduler.threads = 0
     now += 5
     check(3605.0)
+
+
+class OddError(Exception):
+    """Cannot be made again from its arguments, as some errors of libraries."""
+
+    def __init__(self, path: str, line: int) -> None:
+        super().__init__(f"{path}, line {line}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As by default: Dask changes it for all errors where it is imported.
+        return type(self), self.args
+
+
+def fail(index: int) -> None:
+    raise OddError("a.csv", 7) if index else InputError("b.csv")
+
+
+def test_an_error_that_no_other_process_can_read_is_not_taken_for_a_dead_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(executor, "_function", fail, raising=False)
+    with pytest.raises(InputError, match=r"b\.csv"):
+        executor._run_part(0)
+    with pytest.raises(Bug, match=r"OddError: a\.csv, line 7"):
+        executor._run_part(1)
 
 
 def test_a_cluster_waits_for_a_folder_that_is_not_visible_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
