@@ -142,13 +142,33 @@ def check_dask() -> None:
 def _connect(address: str) -> "Client":
     from distributed import Client
 
+    _check_address(address)
     try:
         return Client(address, timeout=CONNECT_SECONDS, set_as_default=False, name="bessemer")
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise Infra(
             f"no Dask scheduler responds at {address} ({error}). Start one (`dask scheduler`,"
             f" deployments/local/dask.sh), or correct machines.address."
         ) from error
+
+
+def _check_address(address: str) -> None:
+    """Raise RecipeError for an address without a port, or one that needs certificates that Dask does not know: a client
+    that fails because of them cannot be closed, which takes a minute."""
+    from distributed.comm.addressing import parse_address, parse_host_port
+    from distributed.security import Security
+
+    scheme, place = parse_address(address)
+    try:
+        if scheme in ("tcp", "tls"):
+            parse_host_port(place)
+    except ValueError as error:
+        raise RecipeError(f"machines.address = {address} cannot be used ({error})") from error
+    if scheme in ("tls", "wss") and Security().get_connection_args("client")["ssl_context"] is None:
+        raise RecipeError(
+            f"machines.address = {address} cannot be used without certificates: name them in Dask's own configuration,"
+            f" distributed.comm.tls"
+        )
 
 
 def _job(work: Work[Any], workspace: Workspace, marks: Path) -> Job:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from model.errors import Bug, Infra, InputError
+from model.errors import Bug, Infra, InputError, RecipeError
 from tasks.artifacts.tables.map_parts import MOST_PARTS, unit_name
 from tasks.artifacts.workspace import Workspace
 from tasks.common import work
@@ -66,6 +66,15 @@ def test_an_address_belongs_to_a_cluster_and_a_cluster_needs_one() -> None:
         Machines(executor="threads", address="tcp://head:8786")
     with pytest.raises(ValidationError, match="pattern"):
         Machines(executor="dask", address="head")
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [("tls://127.0.0.1:8786", "without certificates"), ("tcp://head", "missing port number")],
+)
+def test_an_address_that_no_connection_can_be_made_to_is_refused_at_once(address: str, problem: str) -> None:
+    with pytest.raises(RecipeError, match=rf"machines\.address = {address} cannot be used.*{problem}"):
+        dask._connect(address)
 
 
 def test_no_more_are_on_their_way_than_there_is_space_for() -> None:
