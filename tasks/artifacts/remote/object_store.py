@@ -40,6 +40,9 @@ _S3_CONFIG = {"connect_timeout": CONNECT_SECONDS, "read_timeout": ANSWER_SECONDS
 
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 
+RANGE_BEYOND_END = 416
+"""HTTP status where a block is asked for of an object that ends before it."""
+
 NO_SUCH_SETTING = frozenset(
     {
         "NotImplemented",
@@ -294,8 +297,11 @@ class ObjectStore:
                 return getattr(filesystem, method)(*words, **more)
             try:
                 return sync(filesystem.loop, getattr(filesystem, f"_{method}"), *words, timeout=deadline, **more)
-            except OSError as error:
-                if method == "call_s3" and response_of(error).code in NO_SUCH_SETTING:
+            except Exception as error:  # errors of different stores share no base class
+                answer = response_of(error)
+                if method == "cat_file" and answer.status == RANGE_BEYOND_END:
+                    return b""
+                if method == "call_s3" and answer.code in NO_SUCH_SETTING:
                     raise FileNotFoundError(key) from error
                 raise
 

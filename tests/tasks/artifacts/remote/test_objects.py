@@ -43,6 +43,19 @@ def test_files_come_back_block_by_block(
     assert store.digest("parts/a", 200_000) == digest_file(file)
 
 
+def test_an_object_that_ends_before_its_last_blocks_is_damaged_and_the_store_is_not_down(
+    store: ObjectStore, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "BLOCK_BYTES", 65_536)
+    monkeypatch.setattr(objects, "FETCHES", 1)
+    monkeypatch.setattr(retries, "TRIES", 1)
+    beginning = file.read_bytes()[:100_000]
+    store.put("parts/a", beginning)
+    assert store.digest("parts/a", 200_000) == digest_bytes(beginning)
+    with pytest.raises(IntegrityError, match=f"and has {digest_bytes(beginning)}"):
+        store.fetch("parts/a", tmp_path / "copy", 200_000, digest_file(file), tmp_path)
+
+
 def test_the_bytes_of_a_fetched_file_are_durable_before_its_name(
     store: ObjectStore, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
