@@ -19,7 +19,7 @@ from torch import Tensor
 
 from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.metrics import MetricsLog
-from model.checkpoint.run_folder import PREFIX, checkpoint_folder, steps_before
+from model.checkpoint.run_folder import NAMES, checkpoint_folder, steps_before
 from model.checkpoint.state import CheckpointState
 from model.errors import InputError, IntegrityError
 
@@ -133,7 +133,7 @@ def optimizer_file(rank: int, shards: int) -> str:
 
 def checkpoint_steps(folder: Path) -> list[int]:
     """Return the steps after which checkpoints exist, ascending; their bytes are not checked."""
-    return sorted(steps_before(path) for path in folder.glob(f"{PREFIX}[0-9]*"))
+    return sorted(steps_before(path) for path in folder.glob(NAMES))
 
 
 def intact_steps(folder: Path) -> list[int]:
@@ -195,14 +195,14 @@ class Damage:
 
 def quarantine_damaged(folder: Path) -> list[Damage]:
     """Rename damaged checkpoints, so that none of them is the newest; return these and those renamed before."""
-    for path in sorted(folder.glob(f"{PREFIX}*"), reverse=True):
+    for path in sorted(folder.glob(NAMES), reverse=True):
         if find_damage(path) is not None:
             aside = path.with_name(f"damaged-{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             os.rename(path, aside)
     return [
         Damage(path.name.removeprefix("damaged-"), find_damage(path) or "was damaged when last read")
-        for path in sorted(folder.glob("damaged-*"), reverse=True)
+        for path in sorted(folder.glob(f"damaged-{NAMES}"), reverse=True)
     ]
 
 

@@ -28,6 +28,9 @@ CHECKPOINTS = "checkpoints"
 PREFIX = "step-"
 """Prefix of a checkpoint's name; the number of steps before it follows."""
 
+NAMES = PREFIX + "[0-9]" * 9
+"""Pattern of the names of checkpoints: copies that somebody made under other names are none."""
+
 COMPLETE = "COMPLETE"
 """Last file written of a checkpoint, a result or a decision; holds the digests of the others."""
 
@@ -44,7 +47,7 @@ def steps_before(checkpoint: Path) -> int:
 
 def complete_markers(out: Path) -> list[Path]:
     """Return the path of every checkpoint's `COMPLETE`; digests are not checked."""
-    return list((out / CHECKPOINTS).glob(f"{PREFIX}*/{COMPLETE}"))
+    return list((out / CHECKPOINTS).glob(f"{NAMES}/{COMPLETE}"))
 
 
 def lasting_steps(count: int, steps: int) -> list[int]:

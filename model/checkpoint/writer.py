@@ -30,7 +30,7 @@ from model.checkpoint.checkpoint import (
 )
 from model.checkpoint.complete_marker import marker
 from model.checkpoint.metrics import MetricsLog, serialized, table_file
-from model.checkpoint.run_folder import COMPLETE, checkpoint_folder
+from model.checkpoint.run_folder import COMPLETE, NAMES, checkpoint_folder
 from model.checkpoint.state import CheckpointState
 from model.digests import DIGEST_BYTES
 from model.distributed.process_group import Ranks
@@ -116,7 +116,7 @@ class Share:
             folder = self._target.parent
             sync_directory(folder)
             steps = steps_to_delete(checkpoint_steps(folder), self.step, self._keep, self._healthy)
-            for old in [*(checkpoint_folder(folder, step) for step in steps), *folder.glob("damaged-*")]:
+            for old in [*(checkpoint_folder(folder, step) for step in steps), *folder.glob(f"damaged-{NAMES}")]:
                 self._at = old
                 discard(old)
             return PUBLISHED

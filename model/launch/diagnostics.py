@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from model.checkpoint.run_folder import CHECKPOINTS, PREFIX
+from model.checkpoint.run_folder import CHECKPOINTS, NAMES
 from model.distributed.protocol import error_file, rendezvous_file
 from model.errors import Infra
 
@@ -41,7 +41,7 @@ def find_shortage(out: Path, memory_needed: int) -> str | None:
     """Return what this machine lacks to resume, disk space for one more checkpoint or the memory that the ranks used
     before (`memory_needed`, bytes); None where it lacks neither."""
     checkpoints = out / CHECKPOINTS
-    newest = max(checkpoints.glob(f"{PREFIX}*"), default=None)
+    newest = max(checkpoints.glob(NAMES), default=None)
     if newest is not None:
         # What a failed write left behind is deleted before the next one.
         left_over = sum(_bytes(path) for path in checkpoints.glob("tmp-*"))

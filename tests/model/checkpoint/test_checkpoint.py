@@ -8,12 +8,15 @@ import torch
 
 from model.checkpoint.checkpoint import Checkpoint, Damage, newest_checkpoint, quarantine_damaged
 from model.checkpoint.metrics import MetricsLog
+from model.checkpoint.run_folder import CHECKPOINTS
 from model.checkpoint.writer import CheckpointWriter
 from model.config.train import TrainerRun
 from model.data.loader import CausalBatch
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines.native import NativeEngine
 from model.errors import InputError
+from model.launch.diagnostics import find_shortage
+from model.launch.launcher import newest_step
 from model.nn.gpt import GPT
 from model.optim.schedules import StepSchedule
 
@@ -114,6 +117,22 @@ def test_one_that_a_kill_left_half_deleted_is_no_damage(
     assert (checkpoint.state["step"], damaged) == (2, [])
     save(run, tmp_path, 3, keep=1)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "data") == ["step-000000003"]
+
+
+def test_copies_under_other_names_are_no_checkpoints(run: TrainerRun, tmp_path: Path) -> None:
+    folder = tmp_path / CHECKPOINTS
+    save(run, folder, 1)
+    shutil.copytree(folder / "step-000000001", folder / "step-000000001.bak")
+    (folder / "step-000000009.tar").touch()
+    checkpoint, damaged = newest(folder)
+    assert (checkpoint.state["step"], damaged, newest_step(tmp_path)) == (1, [], 1)
+    assert find_shortage(tmp_path, 0) is None
+    save(run, folder, 2, keep=1)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "step-000000001.bak",
+        "step-000000002",
+        "step-000000009.tar",
+    ]
 
 
 def test_only_the_newest_are_kept(run: TrainerRun, tmp_path: Path) -> None:
