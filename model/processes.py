@@ -55,6 +55,11 @@ def exit_now(code: int) -> NoReturn:
     os._exit(code)
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal; most real-time signals have none."""
+    return next((known.name for known in signal.Signals if known == number), f"signal {number}")
+
+
 def write_log(text: str) -> None:
     """Write `text` to stderr, which is a log: on a full disk it waits for the next line instead of raising."""
     with suppress(OSError):

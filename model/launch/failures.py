@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from model.checksummed_json import append_lines, read_sealed_lines, seal
 from model.config.launch import RestartsConfig
 from model.errors import BessemerError, Bug, Infra
-from model.processes import write_log
+from model.processes import signal_name, write_log
 
 if TYPE_CHECKING:
     from model.checkpoint.metrics import MetricsLog
@@ -117,7 +117,7 @@ def _distance_from_cause(end: RankExit) -> int:
 def _failure(end: RankExit, size: int) -> Failure:
     who = "the trainer" if size == 1 else f"rank {end.rank} of {size}"
     if end.code < 0:
-        name = signal.Signals(-end.code).name
+        name = signal_name(-end.code)
         hint = " (often the kernel, when memory runs out)" if -end.code == signal.SIGKILL else ""
         return infra_failure(f"{who} was killed by {name}{hint}", end.rank, name)
     if end.error:

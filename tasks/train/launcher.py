@@ -23,6 +23,7 @@ from typing import IO, cast
 from model.distributed.messages import BaseModel, Message, Restart, Rollback
 from model.environment import trainer_environment
 from model.errors import BessemerError, Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
+from model.processes import signal_name
 from tasks.common.code_fingerprint import PROJECT
 
 OnLog = Callable[[Message], None]
@@ -185,8 +186,7 @@ def _stop_trainer(trainer: subprocess.Popen[bytes], stop_seconds: float) -> None
 def _exit_error(code: int, log_path: Path, log_begin: int) -> BessemerError:
     log_tail = _log_tail(log_path, log_begin)
     if code < 0:
-        # Most real-time signals have no name.
-        name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
+        name = signal_name(-code)
         hint = " (often the kernel, when memory runs out)" if -code == signal.SIGKILL else ""
         return Infra(
             f"train: the trainer was killed by {name}{hint}. The next attempt resumes from its last checkpoint."

@@ -49,6 +49,12 @@ def test_a_signal_is_of_the_machine(number: signal.Signals) -> None:
     assert f"rank 1 of 2 was killed by {number.name}" in failure.message
 
 
+def test_a_signal_without_a_name_is_of_the_machine_too() -> None:
+    failure = root_cause([RankExit(0, -(signal.SIGRTMIN + 1), None)], 1)
+    assert failure is not None
+    assert (failure.restarts, failure.signal) == (True, f"signal {signal.SIGRTMIN + 1}")
+
+
 def test_causes_count_before_consequences() -> None:
     killed, aborted = RankExit(0, -signal.SIGKILL, None), RankExit(1, -signal.SIGABRT, None)
     bug, stopped = RankExit(2, 70, "Bug: RuntimeError: odd"), RankExit(3, 75, "Infra: asked to stop")
