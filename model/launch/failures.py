@@ -136,7 +136,7 @@ def reserve_error_report(file: Path) -> None:
 def write_error_report(file: Path, message: str) -> None:
     """Write a rank's error report, into the space reserved for it if there is any."""
     with file.open("r+b" if file.exists() else "wb") as stream:
-        stream.write(message.encode()[:ERROR_REPORT_BYTES])
+        stream.write(message.encode(errors="backslashreplace")[:ERROR_REPORT_BYTES])
 
 
 def read_error_report(file: Path) -> str | None:

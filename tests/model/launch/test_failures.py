@@ -71,6 +71,11 @@ def test_causes_count_before_consequences() -> None:
     assert root_cause([RankExit(0, 0, None), RankExit(1, 0, None)], 2) is None
 
 
+def test_a_report_names_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    write_error_report(tmp_path / "report", "InputError: \udcff.arrow is missing")
+    assert read_error_report(tmp_path / "report") == "InputError: \\udcff.arrow is missing"
+
+
 def test_a_rank_that_could_not_leave_a_word_was_failed_by_the_machine() -> None:
     failure = root_cause([RankExit(0, 1, None)], 1)
     assert failure is not None
