@@ -435,11 +435,19 @@ def profile(
     An unfinished training has its RUN.JSON at ROOT/work/IDENTITY/scratch/train/run.json.
     """
     from model.config.train import read_run
+    from model.errors import InputError
     from model.profile.report import as_json as profile_as_json
     from model.profile.report import findings_of, table
     from model.profile.step import profile_step
 
-    found = profile_step(read_run(run_file), steps, trace=trace)
+    run = read_run(run_file)
+    if trace is not None:
+        try:
+            # PyTorch only logs that it cannot write.
+            trace.open("ab").close()
+        except OSError as error:
+            raise InputError(f"--trace {trace}: cannot be written ({error.strerror})") from error
+    found = profile_step(run, steps, trace=trace)
     findings = findings_of(found)
     print_found(profile_as_json(found, findings), as_json, lambda shown: typer.echo(table(found, findings)))
 

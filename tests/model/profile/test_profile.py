@@ -442,6 +442,14 @@ def test_the_command_prints_json_and_writes_a_trace(make_run, tmp_path: Path) ->
     assert {"aten::addmm", "AddmmBackward0", "aten::_fused_adamw_"} <= traced
 
 
+def test_a_trace_that_cannot_be_written_is_an_error_before_the_measurement(make_run, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(make_run().model_dump_json())
+    for trace, reason in ((tmp_path, "Is a directory"), (tmp_path / "no" / "step.json", "No such file or directory")):
+        refused = invoke("model", "profile", path, "--trace", trace, code=3)
+        assert f"--trace {trace}: cannot be written ({reason})" in " ".join(refused.stderr.split())
+
+
 def test_the_command_says_what_is_wrong_with_its_run(tmp_path: Path) -> None:
     missing = invoke("model", "profile", tmp_path / "nothing.json", code=3)
     assert missing.stderr.startswith("InputError: there is no file")
