@@ -167,6 +167,11 @@ def _as_single_rank(run: TrainerRun) -> TrainerRun:
             "train.trainable is new_rows, and the profile measures steps that train all weights; profile a run that"
             " trains them all"
         )
+    if run.train.device != "cpu":
+        raise RecipeError(
+            f"train.device is {run.train.device}, and the profile measures processors. Set it to cpu in a copy of the"
+            f" file, or use the device's own profiler"
+        )
     share = run.train.batch_rows // run.train.data_parallel
     settings = {
         "engine": "native",

@@ -35,6 +35,7 @@ from model.profile.report import as_json, findings_of, table
 from model.profile.roofline import Machine, clock_for
 from model.profile.step import Shape, StepProfile, profile_step
 from tests.command import invoke
+from tests.model.pretended_cuda import pretended_cuda
 
 PROJECT = Path(__file__).resolve().parents[3]
 MACHINE = Machine(flops_s=1e11, bytes_s=1e10, threads=1, dtype="float32")
@@ -197,6 +198,11 @@ def test_new_rows_alone_are_refused(make_run) -> None:
     run = run.model_copy(update={"train": run.train.model_copy(update={"trainable": "new_rows"})})
     with pytest.raises(RecipeError, match="trainable is new_rows"):
         profile_step(run, steps=1, machine=MACHINE)
+
+
+def test_a_run_on_a_device_is_not_measured_on_the_processor(make_run) -> None:
+    with pretended_cuda(), pytest.raises(RecipeError, match="device is cuda, and the profile measures processors"):
+        profile_step(make_run("device", device="cuda", compile=False), steps=1, machine=MACHINE)
 
 
 def work_of(network: nn.Module, loss: Callable[[], Tensor]) -> dict[tuple[str, str], float]:
