@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError, RecipeError
 from tasks.artifacts.remote.object_store import ObjectStore
+from tasks.common.text import without_credentials
 
 FOLDER = ".store"
 
@@ -138,7 +139,10 @@ def _checked(address: str) -> str:
             f" this name is ./{address}"
         )
     address = f"{scheme}://{rest.strip('/')}"
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise RecipeError(f"--root {without_credentials(address)}: it cannot be read ({error})") from error
     if "@" in parts.netloc or parts.query or parts.fragment:
         place = f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         raise RecipeError(

@@ -439,6 +439,11 @@ def test_an_address_with_credentials_is_refused_and_not_repeated(tmp_path: Path)
     assert store_of(tmp_path) is None
 
 
+def test_an_address_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"--root s3://\[bucket: it cannot be read \(Invalid IPv6 URL\)"):
+        attached_root("s3://[bucket")
+
+
 @pytest.mark.parametrize("root", ["s3://", "s3:///prefix", Path("s3://")])
 def test_an_address_without_a_bucket_is_refused_and_is_no_local_folder(root: str | Path) -> None:
     assert is_address(root)
