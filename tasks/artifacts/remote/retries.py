@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
 
-from model.errors import AccessError, BessemerError, Infra
+from model.errors import AccessError, BessemerError, Infra, InputError
 from tasks.common.text import without_credentials
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,9 @@ REFUSALS = frozenset(
     }
 )
 """Error codes of S3 for rejected credentials."""
+
+INVALID = "ParamValidationError"
+"""Error of S3's client for a request that it does not send, such as one for a bucket of an impossible name."""
 
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses after which the same request may succeed."""
@@ -123,8 +126,8 @@ def with_retries(
 
     `what` describes the request and its address, `of` names the server. `renew` reads the credentials of this machine
     again, which may have been replaced. `reason` returns the error that explains a given one, if that says too little.
-    FileNotFoundError and FileExistsError are results and raised at once. Raises AccessError if access is refused, Infra
-    if every attempt failed.
+    FileNotFoundError and FileExistsError are results and raised at once. Raises AccessError if access is refused,
+    InputError if the client does not even send the request, Infra if every attempt failed.
     """
     attempt, unexplained, began, renewed, notified = 0, 0, time.monotonic(), renew is None, -NOTICE_SECONDS
     while True:
@@ -140,6 +143,8 @@ def with_retries(
                 raise
             if already_exists(error):
                 raise FileExistsError(what) from error
+            if type(error).__name__ == INVALID:
+                raise InputError(f"{what}: {' '.join(without_credentials(str(error)).split())}") from error
             error = reason(error)
             if _is_refused(error):
                 if renewed:

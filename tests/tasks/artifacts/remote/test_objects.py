@@ -166,6 +166,11 @@ def test_no_bucket_no_credentials_and_no_server_are_different_errors(
     s3fs.S3FileSystem.clear_instance_cache()
 
 
+def test_a_name_that_no_bucket_has_is_refused_at_once() -> None:
+    with pytest.raises(InputError, match=r'looking for s3://my bucket/x/a: .*Invalid bucket name "my bucket"'):
+        ObjectStore("s3://my bucket/x").exists("a")
+
+
 def test_a_damaged_small_object_is_refused(store: ObjectStore) -> None:
     store.put("manifests/a", seal({"rows": 1}).replace(b'"rows": 1', b'"rows": 2'))
     with pytest.raises(IntegrityError, match="is damaged; it was read"):
