@@ -1,5 +1,6 @@
 """Artifacts in an object store: verified against their manifests, repaired, and removed."""
 
+import os
 import time
 import uuid
 from collections.abc import Collection, Iterable
@@ -8,6 +9,7 @@ from typing import Any
 
 from model.digests import digest_file
 from model.errors import IntegrityError
+from model.files import sync_directory
 from tasks.artifacts.lease import LEASE_SECONDS
 from tasks.artifacts.manifest import read_manifest
 from tasks.artifacts.remote.artifacts import PARTS, manifest_key, part_key, parts_prefix, stored_manifest, withdraw
@@ -60,9 +62,18 @@ def file_problem(folder: Path, record: FileRecord) -> str | None:
     return f"has the digest {found} in {store.address}, and its manifest says {record.digest}"
 
 
+def is_stored(folder: Path, record: FileRecord) -> bool:
+    """Return whether the store behind a root has a file of an artifact, or should have it by its manifest there."""
+    store = store_of(root_of(folder))
+    stage, identity = folder.parent.name, folder.name
+    keys = (part_key(stage, identity, record.digest), manifest_key(stage, identity))
+    return store is not None and any(map(store.exists, keys))
+
+
 def repair_artifact(folder: Path, names: Iterable[str]) -> str:
-    """Upload files again of which the store has wrong bytes, or take the artifact out of use in the store where one is
-    missing or damaged here too. Its manifest is kept under `aside/`. Return what was done, as a sentence."""
+    """Upload files again of which the store has wrong bytes, or take the artifact out of use where one is missing or
+    damaged here too: in the store, which keeps its manifest under `aside/`, and here. Return what was done, as a
+    sentence."""
     store = store_of(root_of(folder))
     assert store is not None, "only artifacts of a store are damaged there"
     stage, identity = folder.parent.name, folder.name
@@ -76,7 +87,17 @@ def repair_artifact(folder: Path, names: Iterable[str]) -> str:
     aside = f"{ASIDE}/{stage}/{identity}-{uuid.uuid4().hex[:8]}.json"
     store.write(aside, read_manifest(folder))
     store.delete([manifest_key(stage, identity), *keys])
+    if damaged:
+        set_folder_aside(folder)
     return f"{stage}/{identity} taken out of use in {store.address}; its manifest is {aside}"
+
+
+def set_folder_aside(folder: Path) -> Path:
+    """Rename the folder of a damaged artifact, so that no run uses it; return the new one."""
+    aside = folder.with_name(f"{folder.name}.damaged-{uuid.uuid4().hex[:8]}")
+    os.rename(folder, aside)
+    sync_directory(folder.parent)
+    return aside
 
 
 def remove_stored(store: ObjectStore, places: Collection[Place]) -> None:

@@ -1,21 +1,18 @@
 """Verify a root: hash every file of an artifact against its manifest, and every record against its own digest."""
 
 import os
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.runs.object_store import file_problem, manifest_problem, repair_artifact
+from flows.runs.object_store import file_problem, is_stored, manifest_problem, repair_artifact, set_folder_aside
 from flows.runs.shredding import certificate_problems, repair_certificate
 from flows.upkeep.root_records import record_problem, set_aside_record
 from model.digests import digest_file
 from model.errors import BessemerError
-from model.files import sync_directory
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.manifest import MANIFEST, parent_problem
-from tasks.artifacts.remote.attach import root_of, store_of
 from tasks.artifacts.workspace import FileRecord
 
 
@@ -94,17 +91,14 @@ def verify(
 def set_aside(damages: Iterable[Damage]) -> list[str]:
     """Rename damaged artifacts and records, so that no run uses them and the next one builds them again.
 
-    Deletes nothing. Returns the new path of each, or what was done; `repair_stored` takes care of the store.
+    Deletes nothing. Returns the new path of each, or what was done; call `repair_stored` before.
     """
     moved: list[str] = []
     for place, is_record in sorted({(damage.place, not damage.file) for damage in damages if not damage.stored}):
         if is_record:
             moved.append(set_aside_record(place))
-            continue
-        aside = place.with_name(f"{place.name}.damaged-{uuid.uuid4().hex[:8]}")
-        os.rename(place, aside)
-        sync_directory(place.parent)
-        moved.append(str(aside))
+        elif place.exists():  # `repair_stored` may have taken it out of use.
+            moved.append(str(set_folder_aside(place)))
     return moved
 
 
@@ -162,7 +156,7 @@ def _problem(folder: Path, record: FileRecord) -> str | None:
         digest = digest_file(path)
     except FileNotFoundError:
         # With a store, files are fetched when they are read.
-        return None if store_of(root_of(folder)) is not None else "is missing"
+        return None if is_stored(folder, record) else "is missing"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     if digest != record.digest:

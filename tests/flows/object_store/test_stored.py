@@ -14,11 +14,14 @@ from flows.runs.object_store import (
     remove_stored,
     repair_artifact,
 )
+from flows.upkeep.verify import repair_stored, set_aside, verify
 from model.digests import digest_bytes
 from tasks.artifacts.identity import FORMAT, identity_key
 from tasks.artifacts.manifest import content_digest, read_manifest
+from tasks.artifacts.published import artifacts_under
 from tasks.artifacts.remote.artifacts import create_stub, fetch_files, put_artifact
 from tasks.artifacts.remote.attach import attached_root, store_of
+from tasks.artifacts.remote.mirror import RemoteMirror
 from tasks.artifacts.remote.object_store import ObjectStore
 from tasks.artifacts.workspace import FileRecord
 
@@ -34,6 +37,7 @@ MANIFEST = {
     "files": [vars(RECORD)],
     "rows": {RECORD.table: RECORD.rows},
     "bytes": RECORD.bytes,
+    "parents": {},
 }
 
 
@@ -69,10 +73,34 @@ def test_damage_in_a_store_is_put_right_from_here_or_taken_out_of_use(folder: Pa
     (folder / RECORD.name).unlink()
     store.delete([part])
     assert "is missing in s3://" in str(file_problem(folder, RECORD))
+    manifest = read_manifest(folder)
     assert "taken out of use" in repair_artifact(folder, [RECORD.name])
     assert store.list_objects("manifests") == {}
     (aside,) = store.list_objects("aside")
-    assert store.read(aside) == read_manifest(folder)
+    assert store.read(aside) == manifest
+
+
+def test_an_artifact_that_neither_the_store_nor_this_machine_has_whole_is_built_again(folder: Path) -> None:
+    root = folder.parents[2]
+    store = store_behind(root)
+    (part,) = store.list_objects("parts")
+    store.put(part, b"rows and rots")
+    found = verify([folder], root=root)
+    assert [damage.stored for damage in found.damages] == [True]
+    repair_stored(found.damages)
+    assert set_aside(found.damages) == []
+    # A run uses what is there.
+    RemoteMirror.of(root).fetch_manifest("clean", folder.name)
+    assert artifacts_under(root) == []
+
+
+def test_another_machine_finds_what_was_taken_out_of_use(folder: Path) -> None:
+    root = folder.parents[2]
+    remove_stored(store_behind(root), [("clean", folder.name)])
+    found = verify([folder], root=root)
+    assert [(damage.stored, damage.problem) for damage in found.damages] == [(False, "is missing")]
+    set_aside(found.damages)
+    assert artifacts_under(root) == []
 
 
 def test_what_builds_left_goes_and_what_exists_stays(folder: Path) -> None:
