@@ -5,7 +5,11 @@ After `pull_metadata` a command that lists or searches the root sees the manifes
 """
 
 import logging
+import os
+import shutil
+import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -13,6 +17,7 @@ from model.checksummed_json import find_sealed, read_sealed, write_sealed
 from model.errors import IntegrityError
 from model.files import write_atomically
 from tasks.artifacts.manifest import Manifest, read_manifest
+from tasks.artifacts.published import REMOVED_PREFIX
 from tasks.artifacts.remote.artifacts import MANIFESTS, check_names, create_stub, manifest_key
 from tasks.artifacts.remote.attach import FOLDER, check_store
 from tasks.artifacts.remote.object_store import Listed, ObjectStore
@@ -93,7 +98,7 @@ class StoredPromotion(TypedDict):
 
 def pull_metadata(root: Path, store: ObjectStore) -> None:
     """Fetch manifests, aliases, certificates, and records of runs, nightly runs and promotions that are new or changed
-    in the store, and upload those that it lacks.
+    in the store, and upload those that it lacks. Artifacts without their files here go with their manifests there.
 
     Raises what `check_store` raises, and IntegrityError if the store and the root hold different contents of one
     identity, or different promotions of one number.
@@ -133,6 +138,8 @@ def pull_metadata(root: Path, store: ObjectStore) -> None:
     for key in seen.keys() - listed.keys():
         if key.startswith(f"{ALIASES}/"):  # The acceptance was revoked on another machine.
             (root / key).unlink(missing_ok=True)
+        elif key.startswith(f"{MANIFESTS}/"):
+            _remove_stub((root / "artifacts" / key.partition("/")[2]).with_suffix(""))
     if f"{FORGOTTEN}/{PENDING}" not in listed:  # The removal, which is in the store first, ended on another machine.
         (root / FORGOTTEN / PENDING).unlink(missing_ok=True)
     for path in (*(root / ALIASES).glob("*/*.json"), *(root / FORGOTTEN).glob("*.json")):
@@ -240,6 +247,19 @@ def _place_manifest(root: Path, store: ObjectStore, key: str, manifest: Manifest
             f"{store.address}/{key} and {folder} are different contents of the same identity: one of them was built"
             f" outside of the store. The one in the store is valid: remove {folder} and run again."
         )
+
+
+def _remove_stub(folder: Path) -> None:
+    """Remove an artifact that was removed from the store, unless all of its files are here: no run could read it."""
+    try:
+        names = [file["name"] for file in read_manifest(folder)["files"]]
+    except IntegrityError:
+        return  # It is not here, or damaged, which `store verify` reports.
+    if not all((folder / name).exists() for name in names):
+        doomed = folder.with_name(f"{REMOVED_PREFIX}{uuid.uuid4().hex[:8]}-{folder.name}")
+        with suppress(FileNotFoundError):  # Another process was first.
+            os.rename(folder, doomed)
+            shutil.rmtree(doomed)
 
 
 def _misplaced(store: ObjectStore, key: str, what: str) -> IntegrityError:

@@ -15,11 +15,11 @@ import pytest
 from flows.upkeep.root_records import record_problem, records_under
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import Infra, InputError, IntegrityError, RecipeError
-from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.artifact import BUILT, Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.remote import partial_builds as unfinished
 from tasks.artifacts.remote import retries
-from tasks.artifacts.remote.artifacts import create_stub
+from tasks.artifacts.remote.artifacts import create_stub, withdraw
 from tasks.artifacts.remote.attach import _store, attached_root, check_store, is_address, store_of
 from tasks.artifacts.remote.metadata import pull_metadata
 from tasks.artifacts.remote.mirror import RemoteMirror
@@ -482,6 +482,23 @@ def test_runs_and_aliases_of_one_machine_are_seen_by_another(machine: Machine, s
     store.delete([alias.relative_to(first).as_posix()])
     pull_metadata(second, store)
     assert not (second / alias.relative_to(first)).exists()
+
+
+def test_what_another_machine_removed_is_built_again_where_its_files_are_not_here(
+    machine: Machine, store: ObjectStore
+) -> None:
+    first, second = machine("a"), machine("b")
+    check_store(first, store)
+    artifact = build(first)
+    stub = second / artifact.path.relative_to(first)
+    for root in (first, second):
+        pull_metadata(root, store)
+    assert stub.exists()
+    withdraw(store, artifact.stage, artifact.identity)
+    for root in (first, second):
+        pull_metadata(root, store)
+    assert (artifact.path.exists(), list(stub.parent.iterdir())) == (True, [])
+    assert build(second).outcome == BUILT
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/escaped", "a/../../escaped", ".."])
