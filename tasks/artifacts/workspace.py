@@ -92,10 +92,11 @@ def take_over(work: Path, build: str, token: str) -> tuple[Path, bool]:
 def sweep(work: Path, published: Callable[[str], bool], busy: Callable[[str], bool]) -> None:
     """Remove the folders of killed builds whose artifacts were published since.
 
-    `published` and `busy` return whether the artifact of an identity exists, and whether it is being built.
+    `published` and `busy` return whether the artifact of an identity exists, and whether it is being built. Those of
+    forced builds stay, since their artifacts were published before.
     """
     for folder in work.glob("*.*"):
-        identity = folder.name.partition(".")[0]
+        identity = folder.stem
         if published(identity) and not busy(identity):
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -179,6 +179,23 @@ def test_a_forced_rebuild_that_agrees_is_reproduced(tmp_path: Path) -> None:
     assert not list((tmp_path / "work").iterdir())
 
 
+def test_a_forced_rebuild_that_was_interrupted_continues_though_another_artifact_was_built(tmp_path: Path) -> None:
+    build(tmp_path)
+    calls: list[str] = []
+    forced = RunContext(tmp_path, "run", forced=frozenset({"shout"}))
+
+    def interrupted(workspace: Workspace) -> StageReport:
+        shout(ShoutConfig(words=("iron", "coke")), workspace, calls=calls)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_artifact(forced, SHOUT, ShoutConfig(), {}, interrupted)
+    build(tmp_path, ShoutConfig(loud=False))
+    build(tmp_path, calls=calls, forced=frozenset({"shout"}))
+    assert calls == ["iron", "coke", "blast"]
+    assert list((tmp_path / "work").iterdir()) == []
+
+
 def test_a_forced_rebuild_that_differs_is_an_error_and_both_stay(tmp_path: Path) -> None:
     config = ShoutConfig()
     first = build(tmp_path)
