@@ -17,6 +17,7 @@ Who restarts what: this module restarts ranks, the train task retries the stage,
 
 import json
 import shutil
+import signal
 import sys
 import time
 from contextlib import closing, suppress
@@ -151,6 +152,9 @@ class Supervisor:
 
     def _wait_for_restart(self, failure: Failure) -> Failure | None:
         """Record the restart that is to come and wait as long as it takes; instead, what training ends with."""
+        if self._stop.stop_requested and failure.signal == signal.SIGTERM.name:
+            # Ranks take no request before they have begun to train, which is when the signal kills them.
+            return infra_failure("asked to stop while the ranks were starting; run again to go on")
         if self._stop.stop_requested or not failure.restarts:
             return failure
         if self._run.train.restarts.fewer_ranks and (leaves := self._leave_out_failing(failure)) is not None:

@@ -18,7 +18,8 @@ import pyarrow.ipc
 import pytest
 
 from model.config.train import TrainerRun
-from model.launch.failures import read_restarts
+from model.launch.failures import infra_failure, read_restarts
+from model.launch.supervisor import Supervisor
 from tests.model.forked_trainers import fork_trainer, pause_at_each_step
 from tests.model.rank_processes import is_alive, rank_processes
 from tests.processes import wait_until
@@ -180,6 +181,13 @@ def test_a_stop_is_no_failure(make_run, launch: Launch) -> None:
     assert err.startswith("Infra: asked to stop after step")
     assert messages[-1]["kind"] == "checkpoint"
     assert not read_restarts(run.out)
+
+
+def test_ranks_that_a_stop_ends_while_they_start_are_no_killed_ranks(make_run, tmp_path: Path) -> None:
+    supervisor = Supervisor(make_run(), tmp_path / "run.json")
+    supervisor._stop.stop_requested = True
+    ended = supervisor._wait_for_restart(infra_failure("the trainer was killed by SIGTERM", 0, "SIGTERM"))
+    assert ended == infra_failure("asked to stop while the ranks were starting; run again to go on")
 
 
 def test_a_fault_of_a_program_is_reported_once_and_not_tried_again(make_run, tmp_path: Path) -> None:
