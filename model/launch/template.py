@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from model.distributed.protocol import STOP_SIGNALS
 from model.environment import trainer_environment
 
 POLL_SECONDS = 0.05
@@ -151,12 +152,17 @@ class Template:
     def _launch(self) -> socket.socket:
         channel, other = socket.socketpair()
         words = [sys.executable, "-m", "model.train.template", str(self._run_file), str(os.getpid())]
-        with other:
-            self._program = subprocess.Popen(
-                [*words, str(other.fileno())],
-                stdin=subprocess.DEVNULL,
-                env=trainer_environment(os.environ, self._given),
-                pass_fds=[other.fileno()],
-            )
+        # The program inherits it: Ctrl-C would end it before it blocks the signals itself.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            with other:
+                self._program = subprocess.Popen(
+                    [*words, str(other.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    env=trainer_environment(os.environ, self._given),
+                    pass_fds=[other.fileno()],
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._channel = channel
         return channel

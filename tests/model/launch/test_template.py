@@ -114,6 +114,19 @@ def test_closing_it_leaves_no_process(template: Template) -> None:
         time.sleep(0.01)
 
 
+def test_ctrl_c_does_not_reach_it_while_python_starts(tmp_path: Path) -> None:
+    template = Template(tmp_path / "run.json", {}, 60.0)
+    try:
+        template._launch()
+        assert template._program is not None
+        status = Path(f"/proc/{template._program.pid}/status").read_text()
+        blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk:")).split()[1], 16)
+        assert all(blocked >> (number - 1) & 1 for number in (signal.SIGINT, signal.SIGTERM))
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) & {signal.SIGINT, signal.SIGTERM} == set()
+    finally:
+        template.close()
+
+
 def test_imports_that_take_too_long_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "safetensors.py").write_text("import time\ntime.sleep(60)\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), str(tmp_path)]))
