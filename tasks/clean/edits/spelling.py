@@ -17,6 +17,7 @@ from tasks.clean.config import SpellingConfig
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.emoji import alternatives
 from tasks.clean.kernels.characters import has_unsegmented_script
+from tasks.clean.presets import INCLUDED_LANGUAGES
 from tasks.clean.user_lists import read_list
 
 # Unlike `re`, this takes the marks of Indian, Arabic and other scripts for parts of a word.
@@ -34,6 +35,13 @@ class SpellingList:
         """Return BLAKE3-128 over the language and all pairs, whatever their order."""
         pairs = "\n".join(f"{wrong}\t{right}" for wrong, right in sorted(self.corrections.items()))
         return digest_bytes(f"{self.language}\n{pairs}".encode())
+
+    def is_for(self, context: DocumentContext) -> bool:
+        """Return whether a document is of the language, whose name a recipe and the identifier may write otherwise."""
+        if self.language is None:
+            return True
+        codes = (self.language, *INCLUDED_LANGUAGES.get(self.language, ()))
+        return context.language in codes or context.base_language in codes
 
     @functools.cached_property
     def words(self) -> dict[str, str]:
@@ -78,7 +86,7 @@ def read_spelling_list(config: SpellingConfig) -> SpellingList:
 def correct_spelling(lists: tuple[SpellingList, ...], text: str, context: DocumentContext) -> str:
     """Correct the words of the lists for the document's language, keeping the case in which they were written."""
     for spelling in lists:
-        if spelling.language not in (None, context.language, context.base_language):
+        if not spelling.is_for(context):
             continue
         if spelling.words:
             text = _WORD.sub(functools.partial(_corrected, spelling.words), text)

@@ -42,6 +42,15 @@ def test_a_list_of_a_language_is_for_its_regions_too() -> None:
     assert correct_spelling((brazilian,), "facto", DocumentContext(language="pt-PT")) == "facto"
 
 
+@pytest.mark.parametrize(
+    ("listed", "found", "right"), [("no", "nb", "ikke"), ("nb", "no", "ikke"), ("nn", "no", "ikje")]
+)
+def test_a_norwegian_list_is_for_what_the_identifier_calls_norwegian(listed: str, found: str, right: str) -> None:
+    """It gives Bokmål as `no` or as `nb`; Nynorsk alone is no Bokmål."""
+    norwegian = SpellingList(listed, {"ikje": "ikke"})
+    assert correct_spelling((norwegian,), "ikje", DocumentContext(language=found)) == right
+
+
 def test_in_a_script_without_spaces_it_matches_anywhere_and_the_longest_wins() -> None:
     chinese = SpellingList("zh", {"帐号": "账号", "帐": "账"})
     assert correct_spelling((chinese,), "我的帐号和帐。", DocumentContext(language="zh")) == "我的账号和账。"
