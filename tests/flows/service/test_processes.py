@@ -163,7 +163,7 @@ def test_down_ends_worker_and_server_where_the_server_does_not_answer_or_its_pas
     files.folder.mkdir()
     said: list[str] = []
     for password_file, reason in ((None, "did not answer"), (tmp_path / "lost", "cannot be read")):
-        files.remember_address("127.0.0.1", 9, password_file=password_file)
+        files.remember(Known(port=9, password_file=password_file and str(password_file)))
         parts = (files.server, files.worker, files.keeper)
         for process in parts:
             process.start(SLEEP, os.environ, tmp_path)

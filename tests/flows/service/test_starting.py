@@ -149,8 +149,7 @@ def test_options_that_a_running_server_does_not_take_are_named_where_the_worker_
     files = ServiceFiles(tmp_path)
     files.folder.mkdir()
     write_sealed(files.server.record, {"pid": os.getpid(), "started": started(os.getpid())})
-    files.remember_address("127.0.0.1", 4311)
-    files.remember_workplace(tmp_path, "quickstart")
+    files.remember(Known(port=4311, workplace=str(tmp_path), recipe="quickstart"))
     said: list[str] = []
     start_service(tmp_path, ServiceOptions("127.0.0.1", 4311, "gpt3"), said.append)
     assert said == []
