@@ -23,6 +23,7 @@ from flows.planning.preconditions import find_source_files
 from flows.recipe.schema import Recipe
 from flows.reports.progress import ProgressBars
 from flows.runs.pipeline import BUILDERS, run_stages
+from flows.runs.shredding import PILOTS
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact, manifest_of
@@ -91,7 +92,7 @@ def run_pilot(recipe: Recipe, root: Path, share: float, watcher: ProgressListene
 
     Raises what a run would raise, such as for a missing input or a limit that stops a stage.
     """
-    place = root / "pilots"
+    place = root / PILOTS
     listings = find_source_files(recipe)
     shares = pilot_shares(recipe, listings, share)
     # Nothing is held out: how much a run holds out follows from the recipe's limits, not from a pilot.

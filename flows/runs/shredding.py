@@ -37,6 +37,9 @@ from tasks.artifacts.remote.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
 
+PILOTS = "pilots"
+"""The folder of a root with the artifacts of pilots (`flows.planning.pilot`): copies of documents that no run names."""
+
 
 @dataclass(frozen=True)
 class Shredded:
@@ -50,8 +53,8 @@ class Shredded:
 
 
 def shred(root: Path, before: RunData, after: RunData) -> Shredded:
-    """Overwrite and remove the artifacts of a run that neither the run after it nor another one has, and the run's
-    pages and logs.
+    """Overwrite and remove the artifacts of a run that neither the run after it nor another one has, the run's pages
+    and logs, and all pilots of the root, which are made again when they are needed.
 
     A killed call is repeated: what is gone is left out. Raises IntegrityError where a damaged record may name what it
     would remove.
@@ -82,6 +85,10 @@ def shred(root: Path, before: RunData, after: RunData) -> Shredded:
         removed += store.list_objects(pages)
         stays += erase(store, [f"{pages}/"])
     removed += _empty_run(root / RUNS / run_id)
+    for pilots in (root / f"{REMOVED_PREFIX}{PILOTS}", root / PILOTS):
+        if pilots.exists():
+            _overwrite(pilots)
+            removed.append(PILOTS)
     record: RunData = {**before, "notes": [], "collected": {"when": after["run_id"], "stages": sorted(stages)}}
     write_sealed(root / RUNS / run_id / RECORD, record)
     if store is not None:
@@ -107,6 +114,9 @@ def _give_up(root: Path, store: ObjectStore, path: Path) -> None:
         artifact = root / "artifacts" / stage / identity
         if _traces(root, artifact) and not store.exists(manifest_key(stage, identity)):
             _overwrite_artifact(root, artifact)
+    for pilot in sorted({*root.glob(f"{PILOTS}/artifacts/*/*"), *root.glob(f"{PILOTS}/work/*")}):
+        if pilot.stat().st_mtime < path.stat().st_mtime:
+            _overwrite(pilot)
     check_names(str(path), certificate["before"])
     run = root / RUNS / certificate["before"]
     if (run / RECORD).exists():

@@ -187,6 +187,9 @@ def test_nothing_of_a_document_is_left_in_the_bucket_its_versions_and_the_folder
     there = machines.root("b")
     fetched = Artifact.open(there / "artifacts" / "sample" / corpus.runs[BEFORE]["sample"].identity).files("documents")
     (there / "runs" / BEFORE / "page.html").write_bytes(corpus.traces["text"])
+    for pilots in (root / "pilots", there / "pilots"):
+        (pilots / "artifacts" / "sample" / "44").mkdir(parents=True)
+        (pilots / "artifacts" / "sample" / "44" / "part.arrow").write_bytes(corpus.traces["text"])
     sample = corpus.runs[BEFORE]["sample"].identity
     leave_traces(root, store, sample, corpus.traces["text"])
     held = found(corpus, machines.server.objects(machines.address))

@@ -150,6 +150,9 @@ def test_what_the_run_after_does_not_have_is_overwritten_and_removed(tmp_path: P
         folder.mkdir(parents=True)
         (folder / "documents.arrow").write_bytes(b"a letter")
     left = tmp_path / "artifacts" / "sample" / "33"
+    pilot = tmp_path / "pilots" / "artifacts" / "sample" / "44"
+    pilot.mkdir(parents=True)
+    (pilot / "documents.arrow").write_bytes(b"a letter")
     watched = os.open(own / "documents.arrow", os.O_RDONLY)
     (run / "page.html").write_text("a letter")
     (run / "recipe.json").write_text("{}")
@@ -159,7 +162,8 @@ def test_what_the_run_after_does_not_have_is_overwritten_and_removed(tmp_path: P
     ]
     before = {"run_id": "before", "stages": stages, "notes": ["a letter"]}
     found = shred(tmp_path, before, {"run_id": "after", "stages": stages[:1]})
-    assert found.removed == ("sample/22", "sample/33", "runs/before/page.html", "runs/before/train.log")
+    assert found.removed == ("sample/22", "sample/33", "runs/before/page.html", "runs/before/train.log", "pilots")
+    assert not (tmp_path / "pilots").exists()
     assert found.shared == ()
     assert os.read(watched, 100) == bytes(8)
     assert (shared / "documents.arrow").read_bytes() == b"a letter"
