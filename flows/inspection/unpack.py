@@ -57,6 +57,11 @@ def unpack_archives(folder: Path) -> list[Path]:
         if target is None or not path.is_file():
             continue
         if not target.exists():
+            if not target.resolve().is_relative_to(folder.resolve()):
+                raise InputError(
+                    f"init --unpack: {path} would be unpacked into {target.resolve()}, outside of {folder}, by a link"
+                    f" below {folder / UNPACKED}; remove it"
+                )
             with _made(target) as made:
                 _unpack_one(path, made)
         if target.exists():

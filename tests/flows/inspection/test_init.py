@@ -255,6 +255,19 @@ def test_archives_write_nothing_outside_their_folder_and_damaged_ones_nothing_at
     assert not (tmp_path / "outside.txt").exists()
 
 
+@pytest.mark.parametrize("link", ["unpacked", "unpacked/mail"])
+def test_an_archive_is_not_unpacked_through_a_link_out_of_its_folder(tmp_path: Path, link: str):
+    folder, elsewhere = tmp_path / "mine", tmp_path / "elsewhere"
+    for place in (folder / "mail", elsewhere, (folder / link).parent):
+        place.mkdir(parents=True, exist_ok=True)
+    (folder / link).symlink_to(elsewhere)
+    with zipfile.ZipFile(folder / "mail" / "start.zip", "w") as archive:
+        archive.writestr("run.desktop", ENGLISH)
+    with pytest.raises(InputError, match="outside of"):
+        unpack.unpack_archives(folder)
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_every_default_in_a_comment_may_be_switched_on(folder: Path, tmp_path: Path):
     text = write_recipe(scan_folder(folder), "mine")
     switched = [line.removeprefix("# ") if _is_setting(line) else line for line in text.splitlines()]
