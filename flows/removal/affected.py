@@ -17,6 +17,7 @@ from flows.recipe.schema import Recipe
 from flows.runs.object_store import list_leftovers
 from flows.runs.record import RunData, list_runs, stage_paths
 from flows.runs.run_documents import dropped_copies, find_documents, parts_of
+from flows.runs.shredding import users
 from model.checkpoint.run_folder import DESCRIPTION
 from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
@@ -234,6 +235,25 @@ def _set_aside(root: Path, artifacts: Mapping[str, Artifact]) -> Iterator[str]:
     for folder in sorted(root.glob("artifacts/*/*")):
         if is_set_aside(folder) and not any(identity in folder.name for identity in own):
             yield f"artifacts/{folder.parent.name}/{folder.name}"
+
+
+def unnamed_artifacts(root: Path, sample: str, ids: Iterable[str]) -> list[Path]:
+    """Return the artifacts up to chunk that no run has and that hold one of the documents, those first that were made
+    from others: earlier plans of removals made them, or runs whose records are gone. `sample` is the identity of the
+    documents of the run that they leave."""
+    named, wanted = users(root), {bytes.fromhex(one) for one in ids}
+    made: list[Path] = []
+    for folder in artifacts_under(root, "sample"):
+        if folder.name not in named and _count(Artifact.open(folder), "documents", wanted):
+            made.append(folder)
+    holding = {sample, *(folder.name for folder in made)}
+    for stage in ("clean", "dedup", "decontaminate", "vocab", "chunk"):
+        for folder in artifacts_under(root, stage):
+            parents = {parent["identity"] for parent in read_manifest(folder)["parents"].values()}
+            if not parents.isdisjoint(holding):
+                holding.add(folder.name)
+                made += [] if folder.name in named else [folder]
+    return made[::-1]
 
 
 def with_files(recipe: Recipe, files: Mapping[str, Collection[str]]) -> Recipe:

@@ -11,11 +11,11 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from flows.recipe.schema import Recipe
-from flows.removal.affected import Leaving, Request
+from flows.removal.affected import Leaving, Request, unnamed_artifacts
 from flows.removal.certificate import Certificate, commitment, write_certificate
 from flows.removal.replay import ReplayPlan, carried_out
 from flows.runs.lineage import open_run, run_artifacts
-from flows.runs.record import RunData, recipe_of
+from flows.runs.record import RunData, recipe_of, stage_paths
 from flows.runs.roots import refresh
 from flows.runs.run_documents import parts_of
 from flows.runs.shredding import shred
@@ -100,8 +100,9 @@ def finish(root: Path, pending: Pending, after: RunData) -> Path:
     recipe = recipe_of(root / "runs" / after["run_id"])
     artifacts = run_artifacts(after)
     refresh(root)  # Other machines may have begun runs that use the same artifacts.
-    given_up = shred(root, open_run(root, pending.before), after)
-    leaving, store = pending.leaving, store_of(root)
+    leaving, store, before = pending.leaving, store_of(root), open_run(root, pending.before)
+    unnamed = unnamed_artifacts(root, stage_paths(before)["sample"].name, leaving.ids(pending.request))
+    given_up = shred(root, before, after, unnamed)
     plan = carried_out(pending.plan, artifacts["train"])
     certificate = Certificate(
         before=pending.before,

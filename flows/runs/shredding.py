@@ -52,9 +52,10 @@ class Shredded:
     """What the object store did not delete, as sentences."""
 
 
-def shred(root: Path, before: RunData, after: RunData) -> Shredded:
-    """Overwrite and remove the artifacts of a run that neither the run after it nor another one has, the run's pages
-    and logs, and all pilots of the root, which are made again when they are needed.
+def shred(root: Path, before: RunData, after: RunData, unnamed: Iterable[Path] = ()) -> Shredded:
+    """Overwrite and remove the `unnamed` artifacts, which no run has, in their order, those of a run that neither the
+    run after it nor another one has, the run's pages and logs, and all pilots of the root, which are made again when
+    they are needed.
 
     A killed call is repeated: what is gone is left out. Raises IntegrityError where a damaged record may name what it
     would remove.
@@ -62,11 +63,21 @@ def shred(root: Path, before: RunData, after: RunData) -> Shredded:
     store = store_of(root)
     _check_records(root, store)
     used = {entry["identity"] for entry in after["stages"] if "identity" in entry}
-    others = _users(root, {before["run_id"], after["run_id"]})
+    others = users(root, {before["run_id"], after["run_id"]})
     removed: list[str] = []
     shared: list[str] = []
     stays: list[str] = []
     stages: set[str] = set()
+
+    def give_up(artifact: Path) -> None:
+        stage, identity = artifact.parent.name, artifact.name
+        if store is not None:
+            stays.extend(erase_stored(store, stage, identity))
+        _overwrite_artifact(root, artifact)
+        removed.append(f"{stage}/{identity}")
+
+    for artifact in unnamed:
+        give_up(artifact)
     for entry in before["stages"]:
         if "path" not in entry or "identity" not in entry or entry["identity"] in used:
             continue
@@ -75,10 +86,7 @@ def shred(root: Path, before: RunData, after: RunData) -> Shredded:
         if entry["identity"] in others:
             shared.append(f"{name} (run {others[entry['identity']]})")
             continue
-        if store is not None:
-            stays += erase_stored(store, entry["stage"], entry["identity"])
-        _overwrite_artifact(root, Path(entry["path"]))
-        removed.append(name)
+        give_up(Path(entry["path"]))
     run_id = before["run_id"]
     pages = f"{PAGES}/{run_id}"
     if store is not None:
@@ -207,7 +215,7 @@ def _check_records(root: Path, store: ObjectStore | None) -> None:
         )
 
 
-def _users(root: Path, without: Collection[str]) -> dict[str, str]:
+def users(root: Path, without: Collection[str] = ()) -> dict[str, str]:
     """Return identity -> a run that has the artifact and did not give it up."""
     return {
         entry["identity"]: run["run_id"]

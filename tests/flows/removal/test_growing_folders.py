@@ -8,7 +8,7 @@ import pytest
 from flows.commands.forgetting import print_plan
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
-from flows.removal.affected import Leaving, Request, find_leaving, recipe_without, with_files
+from flows.removal.affected import Leaving, Request, find_leaving, recipe_without, unnamed_artifacts, with_files
 from flows.removal.replay import ReplayPlan, changed_sources
 from flows.runs.model_registry import Promotion
 from flows.runs.record import write_recipe
@@ -17,6 +17,7 @@ from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.artifacts.published import artifacts_under
+from tasks.clean.stage import build_clean
 from tasks.sample.stage import build_sample
 
 FIRST, SECOND = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
@@ -55,6 +56,24 @@ def test_a_document_that_only_an_earlier_run_sampled_is_looked_for_there(recipe:
     said = refused(later, "note-07")
     assert f"its model went on from that of {FIRST}, which did, and has learnt it: with `--run {FIRST}`" in said
     assert "nor did another run" in refused(recipe, "note-99")
+
+
+def test_artifacts_of_no_run_that_hold_the_document_are_found(recipe: Recipe, root: Path) -> None:
+    """Such as those of a plan to remove another document."""
+    (sampled,), (of_the_run,), (dedup,) = (artifacts_under(root, stage) for stage in ("sample", "clean", "dedup"))
+    write_run(root, FIRST, "sample", sampled, recipe)
+    leaves, other = id_of(sampled, "note-07"), id_of(sampled, "note-08")
+
+    def planned_without(doc_id: str) -> tuple[str, str]:
+        context, settings = RunContext(root, "run"), {"exclude_documents": (doc_id,)}
+        sample = build_sample(context, recipe.sample.model_copy(update=settings))
+        return sample.identity, build_clean(context, sample, recipe.clean).identity
+
+    planned_without(leaves)
+    sample, clean = planned_without(other)
+    found = [folder.name for folder in unnamed_artifacts(root, sampled.name, [leaves])]
+    assert (found[0], found[-1]) == (dedup.name, sample), "what was made from another comes first"
+    assert sorted(found) == sorted([sample, clean, of_the_run.name, dedup.name])
 
 
 def id_of(sampled: Path, name: str) -> str:

@@ -66,7 +66,9 @@ def corpus(
     recipe = Recipe.model_validate(load_recipe(sources / "foundry.toml", root, SETTINGS).model_dump(mode="json"))
     before = build("chunk", recipe, root)
     before["train"] = a_model(root, "before", f"weights that recite {text}")
-    (doc_id,) = find_ids(before["sample"], "note-07")
+    (doc_id,), (other,) = (find_ids(before["sample"], name) for name in ("note-07", "note-08"))
+    excluding = recipe.sample.model_copy(update={"exclude_documents": (other.hex(),)})
+    build("clean", recipe.model_copy(update={"sample": excluding}), root)  # As a plan to remove another does.
     write_run(root, BEFORE, before, recipe)
     leaving = find_leaving(root, BEFORE, before, recipe, Request(("note-07",)))
     without = recipe_without(recipe, BEFORE, before, leaving, Request())

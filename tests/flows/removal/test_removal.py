@@ -161,8 +161,12 @@ def test_what_the_run_after_does_not_have_is_overwritten_and_removed(tmp_path: P
         {"stage": folder.parent.name, "identity": folder.name, "path": str(folder)} for folder in (shared, own, left)
     ]
     before = {"run_id": "before", "stages": stages, "notes": ["a letter"]}
-    found = shred(tmp_path, before, {"run_id": "after", "stages": stages[:1]})
-    assert found.removed == ("sample/22", "sample/33", "runs/before/page.html", "runs/before/train.log", "pilots")
+    planned = tmp_path / "artifacts" / "clean" / "55"
+    planned.mkdir(parents=True)
+    found = shred(tmp_path, before, {"run_id": "after", "stages": stages[:1]}, [planned])
+    assert not planned.exists()
+    removed = ("clean/55", "sample/22", "sample/33", "runs/before/page.html", "runs/before/train.log", "pilots")
+    assert found.removed == removed
     assert not (tmp_path / "pilots").exists()
     assert found.shared == ()
     assert os.read(watched, 100) == bytes(8)
