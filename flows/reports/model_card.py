@@ -10,10 +10,12 @@ import shlex
 from pathlib import Path
 
 from flows.metrics.accounting import describe_conservation, format_energy
+from flows.metrics.escaping import escaped
 from flows.metrics.formatting import (
     counted,
     describe_model,
     describe_rows,
+    escape_markdown,
     format_count,
     format_duration,
     format_time,
@@ -78,14 +80,14 @@ def find_model_run(root: Path, model: str, folder: Path) -> RunData | None:
 
 def _introduction(facts: CardFacts) -> str:
     lines = [
-        f"# {facts.record['recipe_name']}",
+        f"# {escape_markdown(facts.record['recipe_name'])}",
         f"{describe_model(facts.model, facts.findings['training'])}, made by Bessemer in the run"
         f" `{facts.record['run_id']}`. It continues or fills in text; it is not trained to follow instructions.",
     ]
     base_model = describe_base_model(facts.findings["base_model"])
     if base_model:
         gate = describe_gate(facts.findings["gate"])
-        lines.append(f"{_escape(base_model)}.{f' {_escape(gate)}.' if gate else ''}")
+        lines.append(f"{escape_markdown(base_model)}.{f' {escape_markdown(gate)}.' if gate else ''}")
     return "\n\n".join(lines)
 
 
@@ -94,7 +96,7 @@ def _use(facts: CardFacts, class_name: str | None, tokenizer_class: str) -> str:
 
     A prompt is one of its samples.
     """
-    prompt = next((row["prompt"].partition("\n")[0] for row in facts.samples), "")
+    prompt = next((line for row in facts.samples for line in row["prompt"].splitlines()[:1]), "")
     if class_name is None:
         prompted = f" --prompt {shlex.quote(prompt)}" if prompt else ""
         command = f"bessemer model generate {facts.record['run_id']}{prompted}"
@@ -115,7 +117,7 @@ def _use(facts: CardFacts, class_name: str | None, tokenizer_class: str) -> str:
 
 def _samples(facts: CardFacts) -> str:
     """Return texts that the evaluation let the model write, the prompt in bold."""
-    texts = [f"<pre><b>{_escape(row['prompt'])}</b>{_escape(row['text'])}</pre>" for row in facts.samples]
+    texts = [f"<pre><b>{_shown(row['prompt'])}</b>{_shown(row['text'])}</pre>" for row in facts.samples]
     return "\n\n".join(["## Samples", "Written by this model, not chosen.", *texts]) if texts else ""
 
 
@@ -126,7 +128,7 @@ def _licence(facts: CardFacts, declared: str | None) -> str:
         lines.append("No licence is declared for this model, so none is granted.")
     else:
         lines.append(
-            f"This model is licensed under {_escape(declared)}; no licence of its sources conflicts with that."
+            f"This model is licensed under {escape_markdown(declared)}; no licence of its sources conflicts with that."
         )
     lines.append("The licences of the training text are listed under Data.")
     if unstated:
@@ -135,8 +137,8 @@ def _licence(facts: CardFacts, declared: str | None) -> str:
 
 
 def _join_names(names: list[str]) -> str:
-    escaped = [_escape(name) for name in names]
-    return escaped[0] if len(escaped) == 1 else f"{', '.join(escaped[:-1])} and {escaped[-1]}"
+    shown = [escape_markdown(name) for name in names]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _data(facts: CardFacts) -> str:
@@ -159,9 +161,9 @@ def _data(facts: CardFacts) -> str:
     ]
     if facts.learnt_before:
         before = [f"{name}, {stated or UNSTATED}" for name, stated in facts.learnt_before.items()]
-        parts.append(f"Before that, its base models had learnt from: {_escape('; '.join(before))}.")
+        parts.append(f"Before that, its base models had learnt from: {escape_markdown('; '.join(before))}.")
     if facts.findings["rows"]:
-        parts.append(f"Sequences: {_escape(describe_rows(facts.findings['rows']))}.")
+        parts.append(f"Sequences: {escape_markdown(describe_rows(facts.findings['rows']))}.")
     return "\n\n".join(filter(None, parts))
 
 
@@ -235,7 +237,7 @@ def _scores(facts: CardFacts) -> str:
     tables = bits_table(findings["bits_per_byte"]), scores_table(findings["scores"], findings["gaps"])
     parts = [table.markdown() for table in tables if table is not None]
     if drawn := describe_sampled_items(findings["scores"]):
-        parts.append(f"Items evaluated: {_escape(drawn)}.")
+        parts.append(f"Items evaluated: {escape_markdown(drawn)}.")
     return "\n\n".join(["## Scores", *parts]) if parts else ""
 
 
@@ -267,7 +269,7 @@ def _limits(facts: CardFacts) -> str:
         f"The training text still holds {counted(remains, 'benchmark item')}; such scores are less reliable."
         if remains
         else "",
-        *(f"{_escape(remark)}." for remark in facts.findings["remarks"]),
+        *(f"{escape_markdown(remark)}." for remark in facts.findings["remarks"]),
     ]
     return "\n".join(["## Limits", "", *(f"- {line}" for line in lines if line)])
 
@@ -287,6 +289,6 @@ def _provenance(facts: CardFacts) -> str:
     return "\n\n".join([*parts, " ".join(sentences)])
 
 
-def _escape(text: str) -> str:
-    """Escape text that comes from data, so that Markdown renderers do not read it as HTML."""
-    return html.escape(text, quote=False)
+def _shown(text: str) -> str:
+    """Return text that is shown as it is, within `<pre>`."""
+    return html.escape(escaped(text), quote=False)

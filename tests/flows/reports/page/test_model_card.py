@@ -137,6 +137,29 @@ def test_names_in_the_card_are_never_html(make: Callable[..., Any], tmp_path: Pa
     assert "The training text still holds 1 benchmark item;" in reported
 
 
+def test_names_and_samples_in_the_card_are_never_markdown(made_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a recipe, names of files in remarks, and beginnings of documents are somebody else's."""
+    hostile = "![a](http://evil.example/p.png)"
+    facts = card_facts(made_run.record, made_run.root)
+    changed = replace(
+        facts,
+        record={**facts.record, "recipe_name": f"mine\n<img src=x> {hostile}"},
+        findings={**facts.findings, "remarks": [f"{hostile}.txt could not be read"]},  # pyright: ignore[reportArgumentType]
+        model={**facts.model, "parameters": 1},
+        samples=[{**facts.samples[0], "prompt": f"Once\r{hostile}", "text": "\x1b]0;"}],
+    )
+    monkeypatch.setattr("flows.reports.model_card.card_facts", lambda *_: changed)
+    reported = hub.ModelCard(model_card(made_run.record, made_run.root)).text
+    before, _, after = reported.partition("<pre>")
+    sample, _, after = after.partition("</pre>")
+    assert "\\u001b" in sample
+    assert "--prompt Once\n" in before
+    for shown in (before, after):
+        assert "![a](" not in shown
+        assert r"!\[a\](http\://evil.example/p.png)" in shown
+    assert "# mine &lt;img src=x&gt; " in before
+
+
 def test_a_declared_licence_is_on_the_card_or_stops_it(made_run: Any) -> None:
     write_sealed(made_run.folder / "recipe.json", RECIPE)
     with pytest.raises(RecipeError, match="web \\(no licence stated\\)"):
