@@ -101,7 +101,7 @@ def certified(path: Path, salt: str, texts: list[Path]) -> list[Path]:
         raise InputError(f"--salt {salt}: not the hexadecimal digits that `bessemer data forget` printed") from None
     try:
         named = read_sealed(path, CERTIFICATE_LOST)["commitments"]
-    except FileNotFoundError as error:
+    except (FileNotFoundError, KeyError) as error:
         raise InputError(f"{path}: no such certificate; they are in {FORGOTTEN}/ under a root") from error
     # Not by `read_text`, which translates ends of lines.
     return [text for text in texts if commitment(salt, text.read_bytes().decode(errors="replace")) in named]

@@ -74,6 +74,9 @@ def test_who_has_text_and_salt_finds_that_a_certificate_names_it(tmp_path: Path)
         certified(path, "salty", [letter])
     with pytest.raises(InputError, match="no such file"):
         certified(path, salt, [tmp_path / "gone.txt"])
+    write_sealed(tmp_path / "run.json", {"run_id": "another record of a root"})
+    with pytest.raises(InputError, match="no such certificate"):
+        certified(tmp_path / "run.json", salt, [letter])
     path.write_text(path.read_text().replace("note", "nota").replace("0123", "0124"))
     with pytest.raises(IntegrityError):
         certified(path, salt, [letter])
