@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from tasks.common.numeric import wilson_interval
+from tasks.common.numeric import Z_95, wilson_interval
 from tasks.evaluate.comparison import Difference, paired_difference
 
 
@@ -43,6 +43,13 @@ class Interval:
         above = math.hypot((self.high - self.value) * other.value, (other.high - other.value) * self.value)
         return Interval(max(0.0, value - below), value, value + above)
 
+    def beside(self, form: str) -> str:
+        """Return what follows the value in a text: ` ± 2.0`, or ` (0.0 to 56.1)` where both sides differ."""
+        below, above = self.value - self.low, self.high - self.value
+        if math.isclose(below, above):
+            return f" ± {above:{form}}"
+        return f" ({self.low:{form}} to {self.high:{form}})"
+
     def to_json(self) -> IntervalValues:
         """Return the interval as plain values."""
         return {"low": self.low, "value": self.value, "high": self.high}
@@ -54,6 +61,18 @@ def wilson(successes: int, sampled: int, share_taken: float) -> Interval:
     if low is None or high is None:
         return Interval(0.0, 0.0, 1.0)
     return Interval(low, successes / sampled, high)
+
+
+def interval_of_score(value: float, stderr: float | None, items: int) -> Interval | None:
+    """Return a mean score of 0 to 1 with 1.96 standard errors to both sides; None without an error.
+
+    Items that are all wrong, or all right, have no spread, and their interval is Wilson's.
+    """
+    if stderr is None:
+        return None
+    if stderr == 0 and value in (0, 1):
+        return wilson(round(value * items), items, 0.0)
+    return Interval(value - Z_95 * stderr, value, value + Z_95 * stderr)
 
 
 def t_975(degrees: int) -> float:

@@ -7,10 +7,9 @@ from flows.metrics.formatting import format_count, format_duration, format_langu
 from flows.metrics.heldout import HELDOUT_METRICS, format_heldout_metric, mean_words
 from flows.metrics.lines import BenchmarkLine, BitsLine, HeldoutLine, RuleLine, SourceLine, StageLine
 from flows.reports.charts.data import PASSED
-from flows.reports.charts.scores import MEAN, PREDICTORS, chance_of, score_tables
+from flows.reports.charts.scores import MEAN, PREDICTORS, chance_of, score_error, score_tables
 from flows.reports.document import Table
 from tasks.artifacts.tables.rows import GapRow, ScoreRow
-from tasks.common.numeric import Z_95
 from tasks.execution.outcome import with_short_digests
 
 MAX_RULES = 12
@@ -119,8 +118,7 @@ def scores_table(scores: Sequence[ScoreRow], gaps: Sequence[GapRow] = ()) -> Tab
 def _score(row: ScoreRow | None) -> str | None:
     if row is None or row["value"] is None:
         return None
-    error = f" ± {100 * Z_95 * row['stderr']:.1f}" if row["stderr"] is not None else ""
-    return f"{100 * row['value']:.1f}{error} ({row['n']:,})"
+    return f"{100 * row['value']:.1f}{score_error(row)} ({row['n']:,})"
 
 
 def removed_table(lines: Sequence[RuleLine]) -> Table | None:

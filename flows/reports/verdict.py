@@ -12,6 +12,7 @@ from flows.metrics.formatting import counted, describe_model, format_duration, f
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.lines import Metrics
 from flows.metrics.stage_lines import asked_stages, missing_artifacts
+from flows.metrics.statistics import interval_of_score
 from flows.reports.charts.scores import RIGHT_ITEMS, chance_of, main_metric
 from flows.runs.guards import describe_gate
 from flows.runs.record import (
@@ -26,7 +27,6 @@ from flows.runs.record import (
     state_of,
 )
 from tasks.artifacts.tables.rows import ScoreRow
-from tasks.common.numeric import Z_95
 
 MAX_TASKS = 3
 
@@ -139,13 +139,13 @@ def _benchmarks(rows: list[ScoreRow]) -> str:
         if not mine:
             continue
         row = min(mine, key=lambda row: row["shots"])
-        error, chance = None if row["stderr"] is None else Z_95 * row["stderr"], chance_of([row])
-        value = row["value"] or 0.0
-        share, items = f"{value:.0%}{'' if error is None else f' ± {error:.0%}'}", counted(row["n"], "item")
+        value, chance = row["value"] or 0.0, chance_of([row])
+        interval = interval_of_score(value, row["stderr"], row["n"])
+        share, items = f"{value:.0%}{'' if interval is None else interval.beside('.0%')}", counted(row["n"], "item")
         measured = f"{share} of {items} right" if metric in RIGHT_ITEMS else f"{metric} of {share} over {items}"
         text = f"{task}, {format_shots(row['shots'])}: {measured}"
         if chance is not None:
-            above = error is not None and value - error > chance
+            above = interval is not None and interval.low > chance
             text += f", guessing gives {chance:.0%}{'' if above else ', so this is not clearly better'}"
         sentences.append(f"{text}.")
     return " ".join(sentences)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from flows.metrics.formatting import format_shots, plot_labels, plot_text
 from flows.metrics.lines import BitsLine, Duplicates, Metrics
+from flows.metrics.statistics import Interval, interval_of_score
 from flows.reports.charts.figure import LEGEND, Figure, axis, bars, figure, points, reach, upright
 from tasks.artifacts.tables.rows import GapRow, ScoreRow
-from tasks.common.numeric import Z_95
 
 PREDICTORS = (("model", "this model"), ("5gram", "5-gram"), ("unigram", "token unigram"), ("xz", "xz"))
 """Columns of bits per byte and their titles."""
@@ -66,13 +66,15 @@ def scores_figure(rows: list[ScoreRow]) -> Figure | None:
     for number, (subset, role) in enumerate((("all", "series0"), ("clean", "series1"), ("leaked", "series2"))):
         found = [row for row in mine if row["subset"] == subset]
         if found:
+            ends = [_interval(row) or Interval(0.0, 0.0, 0.0) for row in found]
             data.append(
                 points(
                     role,
                     [row["value"] for row in found],
                     [places[row["task"], row["shots"]] + SUBSET_OFFSET * (1 - number) for row in found],
                     f"{subset} items: %{{x:.1%}} of %{{customdata[1]:,}}<extra>%{{customdata[0]}}</extra>",
-                    error_x=reach([Z_95 * (row["stderr"] or 0.0) for row in found], width=3),
+                    error_x=reach([one.high - one.value for one in ends], width=3)
+                    | {"symmetric": False, "arrayminus": [one.value - one.low for one in ends]},
                     customdata=[[_line_name(row["task"], row["shots"]), row["n"]] for row in found],
                     name=f"{subset} items",
                 )
@@ -93,6 +95,16 @@ def scores_figure(rows: list[ScoreRow]) -> Figure | None:
     }
     shares = {"tickformat": ".0%", "rangemode": "tozero"}
     return figure(data, 110 + 40 * len(lines), legend=LEGEND, hovermode="closest", xaxis=shares, yaxis=named)
+
+
+def _interval(row: ScoreRow) -> Interval | None:
+    return interval_of_score(row["value"] or 0.0, row["stderr"], row["n"])
+
+
+def score_error(row: ScoreRow) -> str:
+    """Return the 95% interval of a score in percent: ` ± 2.0` or ` (0.0 to 56.1)`; empty without an error."""
+    found = _interval(row)
+    return "" if found is None else found.scaled(100).beside(".1f")
 
 
 def _line_name(task: str, shots: int) -> str:

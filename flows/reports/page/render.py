@@ -29,6 +29,7 @@ from flows.metrics.formatting import (
 )
 from flows.metrics.run_metrics import describe_base_model
 from flows.reports.charts.figure import Figure
+from flows.reports.charts.scores import score_error
 from flows.runs.guards import describe_gate
 from model.files import write_atomically
 
@@ -91,6 +92,7 @@ def environment() -> jinja2.Environment:
         energy=format_energy,
         clock=format_time,
         shots=format_shots,
+        score_error=score_error,
         describe_rows=describe_rows,
         describe_base_model=describe_base_model,
         describe_gate=describe_gate,

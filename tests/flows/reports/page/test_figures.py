@@ -21,6 +21,7 @@ from flows.reports.charts.data import (
 from flows.reports.charts.scores import score_tables, scores_figure
 from flows.reports.charts.training import speed_figure, training_figure
 from flows.reports.page.page import page_view
+from flows.reports.tables import scores_table
 from model.data.schema import VALIDATION
 from tasks.artifacts.report import SourceCounts, StageReport
 
@@ -181,6 +182,16 @@ def test_scores_of_all_benchmarks_are_one_picture(made_run: Any) -> None:
     assert [trace["name"] for trace in figure["data"]] == ["all items", "clean items", "leaked items"]
     assert figure["layout"]["yaxis"]["ticktext"] == ["cloze, zero-shot", "cloze, one-shot", "cloze, 5-shot"]
     assert scores_figure([]) is None
+
+
+def test_items_that_are_all_wrong_have_an_interval_in_table_and_picture() -> None:
+    row = {"task": "t", "metric": "acc", "shots": 0, "n": 3, "note": "", "stderr": 0.0, "subset": "all", "value": 0.0}
+    table, figure = scores_table([row]), scores_figure([row])  # pyright: ignore[reportArgumentType]
+    assert table is not None
+    assert table.rows[0][2] == "0.0 (0.0 to 56.1) (3)", "Wilson: 1.96^2 / (3 + 1.96^2)"
+    assert figure is not None
+    bars = figure["data"][0]["error_x"]
+    assert (bars["array"], bars["arrayminus"]) == ([pytest.approx(0.5615, abs=1e-4)], [0.0])
 
 
 def test_figures_are_json_and_name_colours_that_the_page_has(made_run: Any) -> None:

@@ -54,6 +54,20 @@ def test_a_figure_without_an_error_is_never_clearly_better_than_guessing(made_ru
     assert said.endswith(" one, zero-shot: 100% of 1 item right, guessing gives 25%, so this is not clearly better.")
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        # Wilson: 1.96^2 / (3 + 1.96^2) = .56.
+        (0.0, "0% (0% to 56%) of 3 items right, guessing gives 25%, so this is not clearly better."),
+        (1.0, "100% (44% to 100%) of 3 items right, guessing gives 25%."),
+    ],
+)
+def test_items_that_are_all_wrong_or_all_right_are_not_certain(made_run: Any, value: float, said: str) -> None:
+    row = {"task": "t", "metric": "acc", "shots": 0, "n": 3, "note": "chance 0.250", "stderr": 0.0, "subset": "all"}
+    findings = {**collect_metrics(made_run.record), "scores": [{**row, "value": value}]}
+    assert verdict(made_run.record, findings, made_run.root).quality.endswith(f" t, zero-shot: {said}")
+
+
 def test_one_source_has_no_mean_of_sources(made_run: Any) -> None:
     findings = collect_metrics(made_run.record)
     (first, *_), (whole,) = (
