@@ -132,6 +132,15 @@ def test_an_address_that_is_no_root_is_an_error_of_the_recipe():
     assert done.stderr.startswith("RecipeError: --root s3:///x names no bucket")
 
 
+@pytest.mark.parametrize(
+    ("root", "why"),
+    [("zip://x", "`zip` opens no object store"), ("file://x", "a folder of this machine is no object store")],
+)
+def test_a_scheme_that_opens_no_object_store_is_an_error_of_the_recipe(root: str, why: str):
+    done = CliRunner().invoke(app, ["runs", "list", "--root", root])
+    assert done.stderr.startswith(f"RecipeError: --root {root}: {why}")
+
+
 @pytest.mark.parametrize("within", ["", "/root"])
 def test_a_root_that_is_a_file_is_refused(tmp_path: Path, within: str):
     (tmp_path / "file").touch()

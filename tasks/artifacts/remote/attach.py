@@ -139,6 +139,8 @@ def _checked(address: str) -> str:
             f" this name is ./{address}"
         )
     address = f"{scheme}://{rest.strip('/')}"
+    if scheme in ("file", "local"):
+        raise RecipeError(f"--root {address}: a folder of this machine is no object store; name it by its path")
     try:
         parts = urlsplit(address)
     except ValueError as error:

@@ -97,6 +97,14 @@ class ObjectStore:
             ) from error
         except ValueError as error:
             raise RecipeError(f"--root {self.address}: the scheme `{scheme}` is unknown ({error})") from error
+        except (TypeError, AttributeError, OSError) as error:
+            if scheme in PACKAGES:
+                raise
+            # Schemes of archives and others, whose filesystems need more than an address.
+            raise RecipeError(
+                f"--root {self.address}: `{scheme}` opens no object store ({error}). Name one such as s3://BUCKET, or a"
+                f" local folder by its path"
+            ) from error
         return filesystem, path.rstrip("/")
 
     def read(self, key: str) -> Any:
