@@ -118,7 +118,9 @@ def _difference(line: Pair, form: Callable[[float], str]) -> str | None:
     if first is None or second is None:
         return None
     apart = second - first
-    return f"{'+' if apart > 0 else '-'}{form(abs(apart))}" if apart else "0"
+    shown = form(abs(apart))
+    # What is rounded to nothing has no direction.
+    return "0" if apart == 0 else shown if shown == form(0.0) else f"{'+' if apart > 0 else '-'}{shown}"
 
 
 def _scores(found: Comparison) -> list[Part]:

@@ -82,6 +82,15 @@ def test_held_out_text_that_differs_is_compared_on_what_both_held_out(
     }
 
 
+def test_a_difference_that_is_rounded_to_nothing_has_no_sign(made_run: Any, other: dict[str, Any]) -> None:
+    shares = {"web": [0.5, 0.4999], "books": [0.25, 0.2], "notes": [0.1, 0.3], "code": [0.0, 0.0]}
+    found = {**compare(made_run.record, other), "mixture": [{"name": n, "values": v} for n, v in shares.items()]}
+    document = comparison_document(found, [made_run.record, other])  # pyright: ignore[reportArgumentType]
+    (section,) = (one for one in document.sections if one.title == "Mixture")
+    (table,) = (part for part in section.parts if isinstance(part, Table))
+    assert [row[3] for row in table.rows] == ["0.0%", "-5.0%", "+20.0%", "0"]
+
+
 def test_recipes_differ_setting_by_setting(made_run: Any, other: dict[str, Any]) -> None:
     assert compare(made_run.record, other)["recipe"] == [
         {"path": "sample.sources.books", "values": [{"name": "books"}, None]},
