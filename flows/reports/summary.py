@@ -4,7 +4,9 @@ The numbers come from `flows.metrics.run_metrics`, as do those of the run page.
 """
 
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,7 +22,7 @@ from flows.reports import progress
 from flows.reports.tables import funnel_table, scores_table, sources_table
 from flows.reports.verdict import skipped_files, verdict
 from flows.runs.guards import describe_gate
-from flows.runs.record import PAGE, RunData
+from flows.runs.record import PAGE, RunData, read_recipe
 from tasks.artifacts.results import Vocabulary
 
 OUTCOME_STYLES = {**progress.OUTCOME_STYLES, "failed": "bold red", SKIPPED: "dim", TO_COME: "dim", UNDER_WAY: "cyan"}
@@ -71,7 +73,7 @@ def print_summary(run: RunData, root: Path, console: Console) -> None:
     for table in filter(None, tables):
         console.print(table.rich())
         console.print()
-    for label, text in _sentences(findings).items():
+    for label, text in _sentences(findings, read_recipe(root / "runs" / run["run_id"])).items():
         if text:
             _print_line(label, text, console)
     _print_line("time", _times(findings), console)
@@ -97,7 +99,7 @@ def _print_line(label: str, text: str, console: Console, style: str = "bold") ->
     console.print(grid)
 
 
-def _sentences(findings: Metrics) -> dict[str, str]:
+def _sentences(findings: Metrics, recipe: Mapping[str, Any]) -> dict[str, str]:
     """Return what is said besides the tables, by label; empty where there is nothing to say."""
     skipped = skipped_files(findings)
     sentences = {
@@ -106,7 +108,7 @@ def _sentences(findings: Metrics) -> dict[str, str]:
         "near-dups": _recall(findings["duplicates"]),
         "leaked": _leaks(findings),
         "vocabulary": _vocabulary(findings["vocabulary"]),
-        "scores": _no_scores(findings),
+        "scores": _no_scores(findings, recipe),
         "evaluated": describe_sampled_items(findings["scores"]),
         "few-shot": describe_few_shot_limits(findings["scores"]),
         "base model": describe_base_model(findings["base_model"]),
@@ -163,13 +165,15 @@ def _vocabulary(vocabulary: Vocabulary) -> str:
     return f"{sizes}; tokens per character: {changes}; {moved:,} lines without a new script whose ids changed"
 
 
-def _no_scores(findings: Metrics) -> str:
+def _no_scores(findings: Metrics, recipe: Mapping[str, Any]) -> str:
     """Return why an evaluation has no numbers; empty where it has some."""
     evaluated = any(line["stage"] == "evaluate" and "result" in line for line in findings["stages"])
     # The figures of written texts are there without a value where no text was written.
     scored = any(row["value"] is not None for row in findings["scores"])
     if not evaluated or findings["bits_per_byte"] or findings["measures"] or scored:
         return ""
+    if recipe.get("decontaminate", {}).get("heldout_share") == 0:
+        return "none: decontaminate.heldout_share is 0, so that nothing was held out, and no benchmark"
     return "none: too few documents to hold any out (at most a fifth of a source), and no benchmark"
 
 

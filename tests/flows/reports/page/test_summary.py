@@ -66,6 +66,9 @@ def test_an_evaluation_without_numbers_says_why(made_run: Any, monkeypatch: pyte
     monkeypatch.setattr("flows.reports.summary.metrics_of", lambda record: found)
     text = " ".join(" ".join(screen(made_run)).split())
     assert "scores none: too few documents to hold any out (at most a fifth of a source), and no benchmark" in text
+    monkeypatch.setattr("flows.reports.summary.read_recipe", lambda folder: {"decontaminate": {"heldout_share": 0.0}})
+    text = " ".join(" ".join(screen(made_run)).split())
+    assert "scores none: decontaminate.heldout_share is 0, so that nothing was held out, and no benchmark" in text
 
 
 @pytest.mark.parametrize(
