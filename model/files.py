@@ -76,6 +76,14 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
         sync_file(target)
 
 
+def remove(path: Path) -> None:
+    """Delete a folder with all that is in it, or a file of that name; nothing where there is neither."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def make_folders(path: Path) -> None:
     """Create a folder and its missing parents durably."""
     if not path.is_dir():

@@ -7,7 +7,6 @@ far, `state.json` with everything else, and `COMPLETE`. Nothing is loaded whose 
 
 import json
 import os
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.run_folder import NAMES, checkpoint_folder, steps_before
 from model.checkpoint.state import CheckpointState
 from model.errors import InputError, IntegrityError
+from model.files import remove
 
 WEIGHTS = "weights.safetensors"
 
@@ -198,7 +198,7 @@ def quarantine_damaged(folder: Path) -> list[Damage]:
     for path in sorted(folder.glob(NAMES), reverse=True):
         if find_damage(path) is not None:
             aside = path.with_name(f"damaged-{path.name}")
-            shutil.rmtree(aside, ignore_errors=True)
+            remove(aside)
             os.rename(path, aside)
     return [
         Damage(path.name.removeprefix("damaged-"), find_damage(path) or "was damaged when last read")
@@ -220,4 +220,4 @@ def discard(path: Path) -> None:
     """Delete a folder, under another name first: a kill must not leave half a checkpoint that counts as damaged."""
     doomed = path.with_name(f"tmp-{path.name}")
     os.rename(path, doomed)
-    shutil.rmtree(doomed)
+    remove(doomed)

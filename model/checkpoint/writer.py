@@ -36,7 +36,7 @@ from model.digests import DIGEST_BYTES
 from model.distributed.process_group import Ranks
 from model.engines.base import Engine
 from model.errors import Infra
-from model.files import sync_directory, sync_file, write_synced
+from model.files import remove, sync_directory, sync_file, write_synced
 
 OVERHEAD_BYTES = 1 << 20
 """Disk space of a checkpoint in addition to its tensors and rows: headers, state, digests, unfilled disk blocks."""
@@ -279,7 +279,7 @@ class CheckpointWriter:
             self._folder.mkdir(parents=True)
             sync_directory(self._folder.parent)
         for left_over in self._folder.glob("tmp-*"):
-            shutil.rmtree(left_over)
+            remove(left_over)
 
     def _check_space(self, step: int, parts: list[Any]) -> int:
         """Return the bytes that the checkpoint needs over all ranks; Infra where fewer are free."""

@@ -10,7 +10,6 @@ callbacks watch (`model/train/callbacks.py`); `_write_result` publishes the trai
 
 import gc
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -31,6 +30,7 @@ from model.distributed.protocol import LauncherChannel
 from model.engines import make_engine
 from model.engines.base import Engine
 from model.engines.runtime import LossScale, peak_flops, require_deterministic_kernels, training_device
+from model.files import remove
 from model.guard.decisions import Decision, effective_config, previous_versions, read_decisions
 from model.guard.detection import Divergence
 from model.guard.guard import Guard, delete_abandoned, load_metrics_log, roll_back
@@ -233,7 +233,7 @@ def _write_result(result: Path, original: TrainerRun, attempt: Attempt, decision
     weights = engine.weights()
     if ranks.is_first:
         # A trainer that was stopped here and replaced may still hold these files open; it cannot reach fresh ones.
-        shutil.rmtree(result, ignore_errors=True)
+        remove(result)
         result.mkdir()
     if engine.weight_shards > 1:
         ranks.barrier()

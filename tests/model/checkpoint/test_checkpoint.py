@@ -180,6 +180,25 @@ def test_a_half_written_one_is_never_taken(run: TrainerRun, tmp_path: Path) -> N
     assert newest_checkpoint(tmp_path, EXPECTED) is None
 
 
+@pytest.mark.parametrize("name", ["step-000000009", "damaged-step-000000009", "tmp-000000009"])
+def test_a_file_in_the_place_of_a_folder_ends_no_training(run: TrainerRun, tmp_path: Path, name: str) -> None:
+    save(run, tmp_path, 1)
+    (tmp_path / name).write_text("a note")
+    quarantine_damaged(tmp_path)
+    for step in (2, 3):
+        save(run, tmp_path, step)
+    assert newest(tmp_path)[0].state["step"] == 3
+    assert sorted(path.name for path in tmp_path.glob("*step-*")) == [f"step-{step:09d}" for step in (1, 2, 3)]
+
+
+def test_a_file_in_the_place_of_a_damaged_checkpoint_is_replaced(run: TrainerRun, tmp_path: Path) -> None:
+    save(run, tmp_path, 1)
+    (tmp_path / "step-000000001" / "state.json").unlink()
+    (tmp_path / "damaged-step-000000001").touch()
+    (damaged,) = quarantine_damaged(tmp_path)
+    assert (damaged.name, damaged.reason) == ("step-000000001", "state.json is missing")
+
+
 def test_a_checkpoint_of_another_configuration_is_an_error(run: TrainerRun, tmp_path: Path) -> None:
     save(run, tmp_path, 1)
     with pytest.raises(InputError, match="is this, but this run asks for that"):

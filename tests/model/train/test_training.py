@@ -85,6 +85,13 @@ def test_a_callback_sees_each_step_may_skip_it_and_may_end_the_attempt(make_run)
     assert [row["applied"] for row in steps] == [True, False, True, True]
 
 
+def test_a_file_in_the_place_of_the_result_is_replaced(make_run) -> None:
+    run = make_run(positions=2)
+    run.out.mkdir(parents=True)
+    (run.out / "result").write_text("a note")
+    assert (train(run) / "model.safetensors").is_file()
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, build_run, launch) -> dict[str, bytes]:
     run = build_run(tmp_path_factory.mktemp("undisturbed"), **LONG)
