@@ -12,7 +12,6 @@ from flows.planning.cost_model import (
     Training,
     check_solvable,
     find_accelerator,
-    flops_of_token,
     memory_by_layout,
     solve,
 )
@@ -129,8 +128,8 @@ def _work(training: Training, network: NetworkConfig | None) -> Work:
         "total_parameters": total,
         "tokens": training.tokens,
         "flops": training.flops,
-        "flops_per_token": flops_of_token(training.parameters, training.shape),
-        "attention": "with attention" if training.shape is not None else "6 N, without attention",
+        "flops_per_token": training.flops_per_token,
+        "attention": "6 N, without attention" if training.shape is training.token_flops is None else "with attention",
         "devices": training.devices,
     }
 

@@ -82,11 +82,20 @@ class Training:
     days: float | None = None
     mfu: float | None = None
     shape: Shape | None = None
+    token_flops: float | None = None
+    """FLOPs of a training token, where the network is known."""
+
+    @property
+    def flops_per_token(self) -> float:
+        """FLOPs of a training token: those of the network, else `flops_of_token`."""
+        if self.token_flops is not None:
+            return self.token_flops
+        return flops_of_token(_known(self.parameters), self.shape)
 
     @property
     def flops(self) -> float:
         """Training FLOPs of the whole run."""
-        return _known(self.tokens) * flops_of_token(_known(self.parameters), self.shape)
+        return _known(self.tokens) * self.flops_per_token
 
     @property
     def paid_flops(self) -> float:
@@ -141,7 +150,7 @@ def _solved(given: Training, unknown: str) -> float:
         return max(1, math.ceil(round(given.flops / (speed * _known(given.days) * SECONDS_PER_DAY), _MOST_DIGITS)))
     useful = given.paid_flops * _known(given.mfu)
     if unknown == "tokens":
-        return useful / flops_of_token(_known(given.parameters), given.shape)
+        return useful / given.flops_per_token
     of_attention = given.shape.attention_flops if given.shape is not None else 0.0
     parameters = (useful / _known(given.tokens) - of_attention) / 6
     if parameters <= 0:

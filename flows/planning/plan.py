@@ -16,7 +16,6 @@ from flows.planning.calculator import PlanOptions, estimate_training, estimate_w
 from flows.planning.cost_model import (
     THIS,
     TOKENS_PER_PARAMETER,
-    Shape,
     Training,
     effective_tokens,
     network_of,
@@ -227,10 +226,11 @@ def plan_from_declared_sizes(recipe: Recipe, options: PlanOptions) -> DeclaredPl
 
 
 def _training(network: NetworkConfig, peak_flops: float, tokens: int, devices: float | None) -> Training:
-    from model.nn.factory import active_parameter_count
+    from model.nn.factory import active_parameter_count, flops_per_token
 
-    shape = Shape(network.layers, network.width, network.context)
-    return Training(peak_flops, tokens, active_parameter_count(network), devices, shape=shape)
+    # By this formula training reports MFU too, and this machine's speed is measured.
+    parameters, of_token = active_parameter_count(network), flops_per_token(network)
+    return Training(peak_flops, tokens, parameters, devices, token_flops=of_token)
 
 
 def print_declared_sizes(plan: DeclaredPlan, console: Console) -> None:
@@ -351,7 +351,7 @@ def _measure_this_machine(recipe: Recipe, network: NetworkConfig) -> Accelerator
 def _optimal_sizes(recipe: Recipe, mixture: MixtureEstimate, given: Training, days: float | None) -> OptimalSizes:
     """Return the compute-optimal parameters for all text read `max_epochs` times and for the time, and the bound."""
     sizes = _optimal_size_for_data(recipe, mixture, days)
-    data_model = replace(given, tokens=sizes["read_tokens"], parameters=sizes["parameters_by_data"], shape=None)
+    data_model = replace(given, tokens=sizes["read_tokens"], parameters=sizes["parameters_by_data"], token_flops=None)
     sizes["days_for_data"] = solve(data_model)[0].days
     if days:
         budget = replace(given, days=days).paid_flops * (given.mfu or 0.0)

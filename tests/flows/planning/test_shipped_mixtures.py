@@ -3,9 +3,11 @@
 import pytest
 
 from flows.planning.calculator import PlanOptions
+from flows.planning.cost_model import network_of
 from flows.planning.plan import has_local_text, plan_from_declared_sizes
 from flows.recipe.load import find_recipe, load_recipe
 from model.errors import RecipeError
+from model.nn.factory import flops_per_token
 from tasks.sample.mixture import plan_from_sizes
 
 B = 10**9
@@ -118,6 +120,22 @@ def test_parameters_flops_and_epochs_are_the_published_ones(
     assert training["parameters"] == pytest.approx(parameters, rel=0.005)
     assert 6 * training["parameters"] * training["tokens"] == pytest.approx(flops, rel=0.005)
     assert min(line["epochs"] for line in reported["sources"]) == pytest.approx(epochs, rel=0.02)
+
+
+def test_the_work_is_that_of_the_network_by_which_training_reports_its_mfu(tmp_path):
+    """A BERT's head reads the hidden tokens alone, and a token of T5 passes one of the stacks."""
+    recipes = {name: shipped(name, tmp_path, UNTRACED) for name in ("bert_base", "t5_base")}
+    found = {
+        name: plan_from_declared_sizes(recipe, PlanOptions(hardware="a100", devices=8))["training"]
+        for name, recipe in recipes.items()
+    }
+    for name, recipe in recipes.items():
+        assert found[name]["flops_per_token"] == flops_per_token(network_of(recipe))
+        assert found[name]["flops"] == found[name]["flops_per_token"] * found[name]["tokens"]
+        assert found[name]["attention"] == "with attention"
+    # Blocks of 12 (4 + 8) 768^2 weights, 15% of a head of 30,522 words, and scores of 512 tokens.
+    blocks, head, scores = 12 * 12 * 768**2, 30_522 * 768 + 768**2, 12 * 12 * 768 * 512
+    assert found["bert_base"]["flops_per_token"] == pytest.approx(6 * (blocks + 0.15 * head) + scores, rel=1e-3)
 
 
 def test_days_and_speed_give_the_number_of_devices(tmp_path):
