@@ -130,9 +130,11 @@ def _by_word(learnt: Sequence[Example], examples: Sequence[Example]) -> list[Ans
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    a, b = a - a.mean(), b - b.mean()
-    length = np.sqrt((a @ a) * (b @ b))
-    return float(a @ b / length) if length > 1e-12 else 0.0
+    if not np.ptp(a) or not np.ptp(b):
+        return 0.0
+    # Of any unit: a product of squares of small numbers would be 0.
+    a, b = (side / np.abs(side).max() for side in (a - a.mean(), b - b.mean()))
+    return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

@@ -46,6 +46,13 @@ def test_correlations() -> None:
     assert tied == pytest.approx(np.corrcoef([0.5, 0.5, 2, 3], [0, 1, 2, 3])[0, 1])
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1e-7, 1e9])
+def test_correlations_do_not_depend_on_the_unit(unit: float) -> None:
+    right = unit * np.array([1.0, 2.0, 3.0, 4.0])
+    assert regression(2 * right, right)["pearson"] == pytest.approx(1)
+    assert regression(np.full(4, unit / 3), right)["pearson"] == 0.0
+
+
 def test_words_and_whole_spans_of_labels() -> None:
     right = [("B-A", "I-A", "O", "B-B"), ("O", "B-A")]
     said = [("B-A", "I-A", "O", "B-A"), ("O", "I-A")]
