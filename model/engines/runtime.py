@@ -6,6 +6,7 @@ Blocks take nearly all time and memory, so they alone are compiled and recompute
 import functools
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -213,6 +214,10 @@ def training_device(config: TrainConfig) -> torch.device:
     return torch.device("cuda", number)
 
 
+_SLOWER_BOARD = re.compile(r"(V100|H100|H200).*(PCIE|NVL)|\bMIG\b")
+"""Names of boards with less than their data sheet's peak for SXM, and of parts of a device. An A100 has one peak."""
+
+
 def peak_flops(train: TrainConfig, device: torch.device) -> float | None:
     """Return the peak FLOP/s of one rank's device in the type of its products; None for a CPU or an unknown device.
 
@@ -222,7 +227,9 @@ def peak_flops(train: TrainConfig, device: torch.device) -> float | None:
     """
     if device.type != "cuda":
         return None
-    name = torch.cuda.get_device_name(device)
+    name = torch.cuda.get_device_name(device).upper()
+    if _SLOWER_BOARD.search(name):
+        return None
     return next((one.flops.get(train.dtype) for one in ACCELERATORS.values() if one.name.upper() in name), None)
 
 

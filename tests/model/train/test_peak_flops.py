@@ -24,6 +24,23 @@ def test_of_a_device_its_data_sheet_counts(monkeypatch: pytest.MonkeyPatch) -> N
     assert peak_flops(TrainConfig(device="cuda"), device) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA A100-PCIE-40GB", 312e12),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
+    ],
+)
+def test_a_board_slower_than_the_data_sheet_has_no_share_of_its_peak(
+    monkeypatch: pytest.MonkeyPatch, name: str, peak: float | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    assert peak_flops(TrainConfig(device="cuda", dtype="bfloat16"), torch.device("cuda", 0)) == peak
+
+
 def test_steps_on_a_processor_say_their_speed_and_no_share(make_run: Callable[..., TrainerRun]) -> None:
     perf = pyarrow.ipc.open_file(train(make_run("out")) / "perf.arrow").read_all().to_pylist()
     assert perf
