@@ -18,6 +18,7 @@ from flows.recipe.load import as_setting, with_text
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, bars, figure, points, reach
 from flows.reports.document import Chart, Document, Section, Table, Tile
 from model.files import write_atomically
+from tasks.common.numeric import Z_95
 
 MIN_TRIALS_FOR_IMPORTANCE = 6
 """Least number of trials for importances, which are noise with fewer."""
@@ -100,7 +101,11 @@ def search_document(study: Study) -> Document:
         for number, (key, values) in enumerate(study.config.space.items())
     ]
     sections = (
-        Section("All trials", [trials_table(study.trials, keys, None if best is None else best.number)]),
+        Section(
+            "All trials",
+            [trials_table(study.trials, keys, None if best is None else best.number)],
+            "± 1.96 standard errors of the objective, over documents or items.",
+        ),
         Section(
             "How far trials came",
             [Chart("curves", curves)],
@@ -124,7 +129,7 @@ def trials_table(trials: Sequence[Trial], keys: Sequence[str], best: int | None)
     columns = ("trial", "by", *short, "of training", "loss", "objective", "time", "built", "state")
     rows = []
     for trial in trials:
-        error = "" if trial.stderr is None else f" ± {trial.stderr:.4f}"
+        error = "" if trial.stderr is None else f" ± {Z_95 * trial.stderr:.4f}"
         settings = (format_value(trial.settings[key]) if key in trial.settings else "" for key in keys)
         rows.append(
             (
@@ -189,7 +194,7 @@ def history_figure(trials: Sequence[Trial], label: str, direction: str) -> Figur
     better = min if direction == "minimize" else max
     numbers, values = [trial.number for trial, _ in ended], [value for _, value in ended]
     so_far = [better(values[: place + 1]) for place in range(len(values))]
-    errors = reach([trial.stderr or 0.0 for trial, _ in ended])
+    errors = reach([Z_95 * (trial.stderr or 0.0) for trial, _ in ended])
     best = points("accent", numbers, so_far, "%{y:.4f}", mode="lines", name="best so far")
     each = points("series1", numbers, values, "trial %{x}: %{y:.4f}", name="trial", error_y=errors)
     return figure([best, each], 320, legend=LEGEND, xaxis=axis("trial"), yaxis=axis(label, automargin=True))

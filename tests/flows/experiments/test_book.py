@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.experiments.search_report import history_figure, trials_table
 from flows.experiments.trial_log import Stop, Trial, TrialLog, TrialResult
 
 STOP = Stop(rung=0, step=10, steps=90, loss=2.5, seconds=3.0, built=("train",))
@@ -36,6 +37,15 @@ def test_a_book_that_is_opened_again_says_the_same(path: Path) -> None:
     assert (second.state, second.value, second.stderr, second.share) == ("complete", 1.75, 0.25, 1.0)
     assert TrialLog(path).knows("mine.json")
     assert not TrialLog(path).knows("yours.json")
+
+
+def test_the_error_of_an_objective_is_that_of_all_reports(path: Path) -> None:
+    trials = written(path)
+    row = trials_table(trials, ["train.schedule.peak_lr"], 1).rows[1]
+    assert row[5] == "1.7500 ± 0.4900", "1.96 times .25"
+    figure = history_figure(trials, "bits", "minimize")
+    assert figure is not None
+    assert figure["data"][1]["error_y"]["array"] == [pytest.approx(0.49, abs=1e-4)]
 
 
 def test_a_line_that_a_kill_cut_off_never_was_and_the_next_one_is_whole(path: Path) -> None:
