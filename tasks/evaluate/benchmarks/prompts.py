@@ -118,21 +118,26 @@ class Requester:
 
     def partial(self, item: Item, examples: Sequence[Item]) -> Response | None:
         """Return log p of the ending after each of the item's beginnings, which follow its context (partial scoring,
-        Trinh and Le 2018)."""
+        Trinh and Le 2018); all of them follow as many examples."""
         starts = [choice.removesuffix(item.ending).rstrip() for choice in item.choices]
         beginnings = [item.context + delimiter(item.context, start, item.lang) + start for start in starts]
-        scores: list[float] = []
-        prompts: list[Prompt] = []
-        for beginning in beginnings:
-            ending = delimiter(beginning, item.ending, item.lang) + item.ending
-            ids = self._encode(beginning)(ending)
-            if not self._can_be_scored([ids]):
-                return None
-            prompt, seen = self._prompt(item, examples, self.scorer.max_prompt_tokens(len(ids)), context=beginning)
-            scores += self.scorer.score(seen, [ids])
-            prompts.append(prompt)
-        fewest = min(prompts, key=lambda prompt: (prompt.fits, prompt.shots))
-        return Response(item, fewest, tuple(scores))
+        endings = [
+            self._encode(beginning)(delimiter(beginning, item.ending, item.lang) + item.ending)
+            for beginning in beginnings
+        ]
+        if not self._can_be_scored(endings):
+            return None
+
+        def prompts(shown: Sequence[Item]) -> list[tuple[Prompt, Sequence[int]]]:
+            return [
+                self._prompt(item, shown, self.scorer.max_prompt_tokens(len(ids)), context=beginning)
+                for beginning, ids in zip(beginnings, endings, strict=True)
+            ]
+
+        # More examples before a shorter beginning would be an advantage of its own.
+        asked = prompts(examples[: min(prompt.shots for prompt, _ in prompts(examples))])
+        scores = [self.scorer.score(seen, [ids])[0] for (_, seen), ids in zip(asked, endings, strict=True)]
+        return Response(item, min((prompt for prompt, _ in asked), key=lambda prompt: prompt.fits), tuple(scores))
 
     def generate_all(self, asked: Sequence[Asked]) -> list[Response]:
         """Return the greedily generated text after the prompt of each item and its examples, up to a stop string; texts

@@ -21,7 +21,7 @@ from tasks.evaluate.benchmarks.generative import (
     rouge,
 )
 from tasks.evaluate.benchmarks.items import Item
-from tasks.evaluate.benchmarks.likelihood import CausalScorer, SpanScorer, read_until_stop
+from tasks.evaluate.benchmarks.likelihood import CausalScorer, LikelihoodScorer, SpanScorer, read_until_stop
 from tasks.evaluate.benchmarks.multiple_choice import MultipleChoiceTask, PartialScoringTask
 from tasks.evaluate.benchmarks.prompts import Prompt, Requester, Response
 from tasks.evaluate.benchmarks.run import benchmark_scores
@@ -87,6 +87,36 @@ def test_the_context_of_a_schema_is_read_before_its_beginnings(tokenizer: Tokeni
     assert alone is not None
     assert after is not None
     assert after.log_probabilities == (alone.log_probabilities[0],) * 2
+
+
+def test_all_beginnings_of_a_schema_follow_as_many_examples(tokenizer: Tokenizer) -> None:
+    """Before the shorter one there would be room for the example."""
+    choices, example = ("the cat sat on", "the dog and the cat sat on"), Item("2", "en", "on the", ("log",), 0, "")
+    asked = Item("1", "en", "", choices, 0, "", ending="sat on")
+    room = 1 + len(tokenizer.encode("on the log\n\nthe cat"))
+
+    class Recording(LikelihoodScorer):
+        prepends_opening = True
+        max_choice_tokens = 99
+
+        def __init__(self, most: int) -> None:
+            self.most, self.seen = most, list[str]()
+
+        def max_prompt_tokens(self, choice: int) -> int:
+            return self.most
+
+        def score(self, prompt: Sequence[int], choices: Sequence[Sequence[int]]) -> list[float]:
+            self.seen.append(tokenizer.decode(prompt[1:]))
+            return [0.0]
+
+    for most, shown, shots in ((room, "", 0), (2 * room, "on the log\n\n", 1)):
+        scorer = Recording(most)
+        (found,) = PartialScoringTask().request(
+            Requester(scorer, tokenizer, Scoring(form="partial"), ""), [(asked, [example])]
+        )
+        assert found is not None
+        assert found.prompt.shots == shots
+        assert scorer.seen == [f"{shown}the cat", f"{shown}the dog and the cat"]
 
 
 def test_a_gpt_writes_what_it_generates_up_to_a_stop(tokenizer: Tokenizer, network: GPT) -> None:
