@@ -10,6 +10,7 @@ from typing import NotRequired, TypedDict
 
 from flows.experiments.studies import ReportFiles, Setting, write_report
 from flows.experiments.trials import LOSS, SPEED, RunResult
+from flows.metrics.formatting import counted
 from flows.metrics.heldout import fair_documents, is_same_text, mean_of_sources
 from flows.metrics.statistics import compare_items_with_baseline, compare_with_baseline
 from flows.reports.charts.figure import Figure, axis, figure, points, reach, upright
@@ -96,9 +97,16 @@ def write_ablation(
     """
     found = ablation_table(runs, changes, vary, second)
     paths = write_report(found, ablation_document(folder.name, found), folder)
-    done = len(found["lines"][0]["runs"]) if found["lines"] else 0
-    outcome = f"{len(found['lines']) - 1} changes, {done} seeds" if done else "nothing ran"
-    return {**found, **paths, "name": folder.name, "outcome": outcome}
+    return {**found, **paths, "name": folder.name, "outcome": _outcome(found["lines"])}
+
+
+def _outcome(lines: Sequence[ChangeLine]) -> str:
+    done = len(lines[0]["runs"]) if lines else 0
+    if not done:
+        return "nothing ran"
+    failed, every = (sum(len(line[part]) for line in lines) for part in ("failed", "runs"))
+    failures = f"; {failed} of {every} runs failed" if failed else ""
+    return f"{counted(len(lines) - 1, 'change')}, {counted(done, 'seed')}{failures}"
 
 
 def ablation_table(
@@ -222,8 +230,7 @@ def ablation_document(name: str, found: Ablation) -> Document:
         Section(measure, [Chart(f"measure{place}", measure_figure(measure, found)), _measure_table(measure, lines)])
         for place, measure in enumerate(found["measures"])
     ]
-    count = len(lines) - 1
-    badge = f"{count} change{'s' if count != 1 else ''}"
+    badge = counted(len(lines) - 1, "change")
     return Document(f"ablation {name}", [Section("Changes", [changes]), *sections], badge, lead, problems=failed)
 
 

@@ -106,6 +106,13 @@ def test_the_table_is_written_as_text_as_json_and_as_a_page(tmp_path: Path) -> N
     assert "no &lt;/script&gt; number" in page
 
 
+def test_the_outcome_names_runs_that_failed(tmp_path: Path) -> None:
+    broken = {1: RunResult(cause="Numerics: x", run_id="b")}
+    assert write(RUNS, tmp_path)["outcome"] == "2 changes, 2 seeds; 1 of 5 runs failed"
+    assert write({"base": broken, "broken": broken}, tmp_path)["outcome"] == "1 change, 1 seed; 2 of 2 runs failed"
+    assert write({"base": RUNS["base"], "wide": RUNS["wide"]}, tmp_path)["outcome"] == "1 change, 2 seeds"
+
+
 def test_parts_are_written_dearest_first(tmp_path: Path) -> None:
     def line(part: str, more: float, **besides: object) -> dict[str, object]:
         shared = {"parameters": 90, "bits_per_byte": 2 + more, "more": more, "stderr": 0.1}
