@@ -155,10 +155,15 @@ def print_training(training: TrainingEstimate, console: Console) -> None:
     if training["mfu"] is not None:
         rows.append(("MFU", f"{training['mfu']:.1%}", training["origins"]["mfu"]))
     if training["cost"] is not None:
-        hours = f"{training['device_hours']:,.0f} device hours at {training['price']:g}"
-        rows.append(("cost", f"{training['cost']:,.0f}", hours))
+        hours = f"{_amount(training['device_hours'] or 0.0)} device hours at {training['price']:g}"
+        rows.append(("cost", _amount(training["cost"]), hours))
     _print_rows("training", rows, console)
     _print_memory(training, console)
+
+
+def _amount(number: float) -> str:
+    """Return a whole number, or below 10 two digits, so that what costs little does not read as nothing."""
+    return f"{number:,.0f}" if number >= 9.95 else f"{number:.2g}"
 
 
 def _teraflops(flops: float) -> str:

@@ -226,3 +226,11 @@ def test_a_mixture_of_experts_costs_the_work_of_few_and_the_memory_of_all() -> N
     shown = Console(file=io.StringIO(), width=120)
     print_training(plans[1], shown)
     assert "that a token uses, of" in shown.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_training_that_costs_little_does_not_read_as_free() -> None:
+    """6 x 1e7 x 1e9 FLOPs at 40% of 312 TFLOP/s take 481 s, .13 of an hour."""
+    shown = Console(file=io.StringIO(), width=120)
+    print_training(calculate(PlanOptions(hardware="a100", devices=1, price=2.0, tokens=1e9, parameters=1e7)), shown)
+    (line,) = [line for line in shown.file.getvalue().splitlines() if "device hours" in line]  # pyright: ignore
+    assert line.split() == ["cost", "0.27", "0.13", "device", "hours", "at", "2"]
