@@ -13,6 +13,7 @@ from flows.metrics.heldout import fair_documents, held_out, is_same_text, mean_o
 from flows.metrics.lines import FunnelLine, Metrics
 from flows.metrics.run_metrics import metrics_of
 from flows.metrics.stage_lines import open_artifacts
+from flows.metrics.statistics import interval_of_score
 from flows.recipe.schema import differing_settings
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import main_rows
@@ -20,7 +21,6 @@ from flows.runs.record import RunData, read_recipe, state_of
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.identity import OF_CODE, differences
 from tasks.artifacts.tables.rows import ScoreRow
-from tasks.common.numeric import Z_95
 from tasks.evaluate.comparison import Difference, paired_differences
 
 SAME, DIFFERENT, IN_ONE_RUN = "the same bytes", "different bytes", "in one run only"
@@ -251,9 +251,11 @@ def score_differences(artifacts: list[dict[str, Artifact]], scores: list[list[Sc
 
 
 def _unpaired(first: ScoreRow, second: ScoreRow) -> Difference:
-    (before, after), n = (row["value"] or 0.0 for row in (first, second)), min(first["n"], second["n"])
-    mean = after - before
-    if first["stderr"] is None or second["stderr"] is None:
+    n, mean = min(first["n"], second["n"]), (second["value"] or 0.0) - (first["value"] or 0.0)
+    before, after = (interval_of_score(row["value"] or 0.0, row["stderr"], row["n"]) for row in (first, second))
+    if before is None or after is None:
         return Difference(n, mean, None, None)
-    reach = Z_95 * math.hypot(first["stderr"], second["stderr"])
-    return Difference(n, mean, mean - reach, mean + reach)
+    # Newcombe 1998, method 10, which for intervals with two equal sides adds standard errors in quadrature.
+    below = math.hypot(after.value - after.low, before.high - before.value)
+    above = math.hypot(after.high - after.value, before.value - before.low)
+    return Difference(n, mean, mean - below, mean + above)

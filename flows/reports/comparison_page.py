@@ -211,9 +211,11 @@ def scores_figure(scores: list[ComparedScore]) -> Figure | None:
     for verdict, role in (("better", "good"), ("worse", "bad"), ("no difference", "muted0")):
         mine = [(label, line) for label, line in zip(labels, ordered, strict=True) if line["verdict"] == verdict]
         if mine:
-            lengths = [(line["high"] - line["mean"]) if line["high"] is not None else 0.0 for _, line in mine]
+            above = [(line["high"] - line["mean"]) if line["high"] is not None else 0.0 for _, line in mine]
+            below = [(line["mean"] - line["low"]) if line["low"] is not None else 0.0 for _, line in mine]
             means, rows = [line["mean"] for _, line in mine], [label for label, _ in mine]
-            shown = {"error_x": reach(lengths), "name": verdict, "marker": {"size": 10}}
+            errors = reach(above) | {"symmetric": False, "arrayminus": below}
+            shown = {"error_x": errors, "name": verdict, "marker": {"size": 10}}
             data.append(points(role, means, rows, "%{x:+.1%}<extra>%{y}</extra>", **shown))
     return figure(
         data,

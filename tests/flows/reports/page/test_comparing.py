@@ -137,6 +137,20 @@ def test_scores_are_compared_item_by_item_where_both_kept_them() -> None:
     assert (line["verdict"], line["low"]) == ("no difference", None)
 
 
+def test_a_score_of_items_that_are_all_wrong_is_not_exact_in_a_comparison() -> None:
+    """Of 3 items none is right, with Wilson's interval up to .56, against two, with a standard error of a third."""
+    row = {"task": "t", "metric": "acc", "shots": 0, "subset": "all", "n": 3, "note": ""}
+    pair = [[{**row, "value": 0.0, "stderr": 0.0}], [{**row, "value": 2 / 3, "stderr": 1 / 3}]]
+    (line,) = score_differences([{}, {}], pair)  # pyright: ignore[reportArgumentType]
+    # Below: 1.96 / 3 = .653 and .5615 in quadrature; above: .653 alone.
+    assert line["verdict"] == "no difference"
+    assert (line["low"], line["high"]) == (pytest.approx(0.6667 - 0.8614, abs=1e-3), pytest.approx(1.32, abs=1e-3))
+    figure = scores_figure([line])
+    assert figure is not None
+    bar = figure["data"][0]["error_x"]
+    assert (bar["array"], bar["arrayminus"]) == ([pytest.approx(0.653, abs=1e-3)], [pytest.approx(0.861, abs=1e-3)])
+
+
 def test_tables_are_read_at_80_columns() -> None:
     line = {"task": "cloze", "metric": "acc", "shots": 0, "values": [0.517, 0.538], "n": 290, "mean": 0.021}
     line |= {"low": -0.048, "high": 0.09, "verdict": "no difference", "how": "item by item"}
