@@ -6,6 +6,7 @@ no way around the bounds. Of a remote table only the ranges that are needed are 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypeVar
 
 from tasks.sample.config import Source
@@ -79,8 +80,19 @@ class BoundedReader:
 
 Item = TypeVar("Item")
 
+_GOLDEN_RATIO = 40503
+"""The fraction of the golden ratio in 65,536ths."""
+
 
 def spread(items: Sequence[Item], most: int) -> list[Item]:
-    """Return at most `most` of the items, evenly spread, including the first."""
+    """Return at most `most` of the items in order, evenly spread, including the first.
+
+    The items are divided into as many equal pieces, and the place within a piece follows the golden ratio: a fixed step
+    would take the same kind again and again where kinds alternate.
+    """
     count = min(most, len(items))
-    return [items[number * len(items) // count] for number in range(count)]
+    bounds = [number * len(items) // count for number in range(count)] + [len(items)]
+    return [
+        items[begin + (end - begin) * (number * _GOLDEN_RATIO % 2**16) // 2**16]
+        for number, (begin, end) in enumerate(pairwise(bounds))
+    ]

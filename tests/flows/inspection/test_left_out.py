@@ -1,6 +1,7 @@
 """Files of a folder that `init` names and does not read: links, pipes, what tools made, and tables without a header."""
 
 import gzip
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -149,3 +150,12 @@ def test_pages_of_a_crawl_are_counted_and_each_has_a_language(name: str, tmp_pat
     recipe = tmp_path / "mine.toml"
     assert CliRunner().invoke(app, ["init", str(tmp_path / "mine"), "--output", str(recipe)]).exit_code == 0
     assert load_recipe(recipe, tmp_path).sample.sources[0].language is None
+
+
+def test_languages_that_alternate_are_both_found(tmp_path: Path):
+    german = "Der Ofen wurde vor der Dämmerung angezündet, und das Eisen lief weiß in den Sand der Formen. "
+    rows = "".join(json.dumps({"text": f"{n} {german if n % 2 else ENGLISH}"}) + "\n" for n in range(80))
+    (tmp_path / "both.jsonl").write_text(rows)
+    (source,) = scan_folder(tmp_path).sources
+    assert source.languages.keys() == {"en", "de"}
+    assert min(source.languages.values()) >= 15

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.sample.bounded_reader import LEAST_SHARE, BoundedReader, Bounds
+from tasks.sample.bounded_reader import LEAST_SHARE, BoundedReader, Bounds, spread
 from tasks.sample.config import SampleConfig, Source, Thread
 from tasks.sample.discovery import find_files
 from tasks.sample.readers.records import BadRecord, Record
@@ -78,13 +78,27 @@ def test_files_are_spread_evenly_and_a_small_one_leaves_its_share_to_the_next(tm
     for number in range(40):
         (tmp_path / f"{number:02d}.jsonl").write_text(lines(0, 1 if number < 20 else 2000))
     reader, found = read(tmp_path, Bounds(8, 8 * MIB))
-    assert list(found) == [f"{number:02d}.jsonl" for number in range(0, 40, 5)]
+    numbers = [int(name.removesuffix(".jsonl")) for name in found]
+    assert numbers == [0, 8, 11, 19, 22, 25, 33, 36]
+    assert [number // 5 for number in numbers] == list(range(8)), "one of each five"
     sizes = [len(records) for records in found.values()]
     assert sizes[:4] == [1] * 4
     assert min(sizes[4:]) > 1900
     assert reader.bytes_read <= 8 * MIB
     reader, found = read(tmp_path, Bounds(8, 2 * LEAST_SHARE))
     assert len(found) == reader.files_read == 2
+
+
+@pytest.mark.parametrize("period", [2, 3, 4, 5])
+def test_kinds_that_alternate_are_all_among_the_items_that_are_spread(period: int) -> None:
+    """At least half of what a kind would have in an even share."""
+    chosen = spread(range(40 * period), 40)
+    assert chosen == sorted(set(chosen))
+    kinds = [sum(item % period == kind for item in chosen) for kind in range(period)]
+    assert sum(kinds) == 40
+    assert min(kinds) >= 40 // period // 2
+    assert spread("abc", 5) == ["a", "b", "c"]
+    assert spread("", 5) == []
 
 
 def test_a_file_has_bounds_of_its_own(tmp_path: Path) -> None:
