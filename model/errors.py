@@ -86,6 +86,13 @@ def json_problem(error: ValueError | RecursionError) -> str:
     return f"{error.msg} at character {min(error.pos, end) + 1} of the line"
 
 
+def json_type(value: object) -> str:
+    """Return what JSON calls a value, with its article; another value by its class in Python."""
+    names = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    names |= {type(None): "null", bool: "true or false"}
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
 class Paused(Exception):
     """No error: training paused after `step` of `steps` steps, with a loss of `loss` nats (None where unknown).
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from model.digests import open_file
-from model.errors import InputError, json_problem
+from model.errors import InputError, json_problem, json_type
 from model.file_content import Content, open_content
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
 
@@ -113,7 +113,7 @@ def _parse_record(benchmark: Benchmark, where: str, text: str) -> Record:
         ) from error
     if not isinstance(record, dict):
         raise InputError(
-            f"benchmark `{benchmark.name}`: {where}{benchmark.path} is a {type(record).__name__}, not an object with"
+            f"benchmark `{benchmark.name}`: {where}{benchmark.path} is {json_type(record)}, not an object with"
             f" fields. Write an object a line: `jq -c '.[]' LIST.json > ITEMS.jsonl` does so with a list of them."
         )
     return record

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from model.errors import InputError, RecipeError
+from model.errors import InputError, RecipeError, json_type
 from model.file_content import Content
 from tasks.artifacts.tables.schema import ITEMS
 from tasks.decontaminate.benchmark_readers import NeedsWholeFile, Record, as_text, counted_unit, read_records, value_of
@@ -307,7 +307,7 @@ def _choices(where: str, fields: BenchmarkFields, record: Record) -> tuple[str, 
         choices = value_of(record, fields.choices) or []
         if not isinstance(choices, list):
             raise InputError(
-                f"{where} has a {type(choices).__name__} under `{fields.choices}`, where a list of choices is needed."
+                f"{where} has {json_type(choices)} under `{fields.choices}`, where a list of choices is needed."
                 f" Set `fields.choices` to the key of the list, such as `{fields.choices}.text`, or to the keys of one"
                 f" choice each."
             )

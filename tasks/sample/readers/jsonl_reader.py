@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from model.errors import json_problem
+from model.errors import json_problem, json_type
 from tasks.sample.config import Source
 from tasks.sample.readers.byte_stream import Line, LostLine
 from tasks.sample.readers.records import BadRecord, Record, decode_text, excerpt_of
@@ -63,7 +63,7 @@ def json_object(number: int, byte: int, raw: bytes) -> dict[str, Any] | BadRecor
         position = decoded.byte + len(decoded.text[:before].encode())
         return BadRecord(number, position, f"broken JSON: {json_problem(error)}", excerpt_of(raw))
     if not isinstance(fields, dict):
-        return BadRecord(number, byte, f"not a JSON object but {type(fields).__name__}", excerpt_of(raw))
+        return BadRecord(number, byte, f"not a JSON object but {json_type(fields)}", excerpt_of(raw))
     return fields
 
 
@@ -76,7 +76,7 @@ def record_of_fields(
         return BadRecord(number, byte, reason, excerpt_of(raw), setting="text_field")
     text = fields[source.text_field]
     if not isinstance(text, str):
-        reason = f"{named} `{source.text_field}` holds {type(text).__name__}, not text"
+        reason = f"{named} `{source.text_field}` holds {json_type(text)}, not text"
         return BadRecord(number, byte, reason, excerpt_of(raw), setting="text_field")
     if not text or text.isspace():
         return BadRecord(number, byte, "empty text", excerpt_of(raw))

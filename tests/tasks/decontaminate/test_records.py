@@ -42,10 +42,10 @@ def test_values_in_lists_of_objects_are_lists() -> None:
             "a.jsonl",
             '{"id": "1", "question": "?", "answer": "A", "choices": {"text": ["a", "b"], "label": ["A", "B"]}}',
             {},
-            "a dict under `choices`, where a list of choices is needed",
+            "an object under `choices`, where a list of choices is needed",
         ),
-        ("a.jsonl", '{"id": "1", "question": "?", "answer": "a", "choices": "abc"}', {}, "a str under `choices`"),
-        ("a.jsonl", '{"id": "1", "question": "?", "answer": "a", "choices": 4}', {}, "a int under"),
+        ("a.jsonl", '{"id": "1", "question": "?", "answer": "a", "choices": "abc"}', {}, "a text under `choices`"),
+        ("a.jsonl", '{"id": "1", "question": "?", "answer": "a", "choices": 4}', {}, "a number under"),
         pytest.param(
             "a.jsonl",
             f'{{"id": "1", "question": "?", "answer": "{"1" * 5000}", "choices": ["a", "b"]}}',

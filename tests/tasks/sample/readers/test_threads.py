@@ -59,7 +59,7 @@ def test_messages_that_cannot_be_read_are_rejected_with_their_lines(tmp_path, ta
     assert [(bad.number, bad.reason) for bad in found if isinstance(bad, BadRecord)] == [
         (2, "no id in field `id`"),
         (3, "no id in field `thread_id`"),
-        (5, "field `text` holds int, not text"),
+        (5, "field `text` holds a number, not text"),
     ]
     assert [record.key for record in found if isinstance(record, Record)] == ["t1", "t2"]
 
