@@ -47,6 +47,7 @@ from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
 from tasks.sample.bounded_reader import spread
 from tasks.sample.discovery import guess_format
+from tasks.sample.no_text import MAILBOX_HINT, NO_TEXT
 
 SNIFFED_FILES = 40
 """Files of a source that are opened."""
@@ -67,34 +68,10 @@ CONVERSATIONS_HINT = (
     " to train on them from the start, write each as one text"
 )
 
-MAILBOX_HINT = "a mailbox: `bessemer init --unpack` writes the text of its messages as .jsonl"
-
 NO_HEADER_HINT = (
     "a table without a header: its first row is a record like the others; put a row with the names of the columns above"
     " it, for example `sed -i '1i label,text' FILE`, with tabs in a .tsv"
 )
-
-_BINARY_HINTS = {
-    **dict.fromkeys(
-        (".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".mp3", ".wav", ".m4a", ".mp4", ".mov", ".mkv"),
-        "a picture, sound or film",
-    ),
-    ".pdf": "PDF: extract its text first",
-    **dict.fromkeys((".docx", ".doc", ".odt", ".rtf"), "of a word processor: save as text or Markdown"),
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet: save as .csv"),
-    ".epub": "EPUB: `bessemer init --unpack` writes its chapters as HTML",
-    **dict.fromkeys((".zip", ".tar", ".tgz"), "an archive: `bessemer init --unpack` unpacks it"),
-    **dict.fromkeys((".7z", ".rar"), "an archive: unpack it"),
-    ".lock": "a list of versions that a tool wrote",
-    ".xz": "xz: compress as .gz or .zst instead",
-    ".json": "JSON in one piece: `bessemer init --unpack` writes the list of records in it, if there is one, as .jsonl",
-    ".mbox": MAILBOX_HINT,
-    ".eml": "mail: `bessemer init --unpack` writes its text as .jsonl",
-    ".ipynb": "a notebook: `bessemer init --unpack` writes its text and code as Markdown",
-    **dict.fromkeys(
-        (".srt", ".vtt"), "subtitles: `bessemer init --unpack` writes what they say, without numbers and times"
-    ),
-}
 
 _MEDIAWIKI = re.compile(
     rb"\s*(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]{0,200}\?>)?\s*(?:<!--[^>]{0,1000}-->)?\s*<mediawiki[\s>]"
@@ -273,7 +250,7 @@ def _consider(scan: FolderScan, found: dict[tuple[str, str], ScannedSource], pat
             return
         format, compression = guess_format(path.name)
         suffix = (path.with_suffix("") if compression else path).suffix.lower()
-        hint = _BINARY_HINTS.get(suffix) if format is None else None
+        hint = NO_TEXT.get(suffix) if format is None else None
         # Only files whose name does not determine the format are opened, because a corpus may have millions of files.
         if format is None and hint is None:
             format, hint = _format_by_content(scan, path, compression)

@@ -26,6 +26,7 @@ from model.files import DISK_FULL
 from tasks.common.confinement import check_files
 from tasks.common.text import as_stored
 from tasks.sample.config import SampleConfig, Source
+from tasks.sample.no_text import hint_about
 from tasks.sample.remote import RemoteFile, fetched, is_remote, list_remote
 
 _CODE_SUFFIXES = """.py .pyi .pyx .c .h .cc .cpp .cxx .hh .hpp .cu .cuh .m .mm .js .mjs .ts .tsx .jsx .java .kt .scala
@@ -311,11 +312,15 @@ def _consider(listing: SourceFiles, path: str | RemoteFile, mark: str, inner: st
     if source.only and relative not in _named(source.only):
         listing.skipped["not named by `only`"] += 1
         return
-    guessed, compression = guess_format(path.name if isinstance(path, RemoteFile) else os.path.basename(path))
+    name = path.name if isinstance(path, RemoteFile) else os.path.basename(path)
+    guessed, compression = guess_format(name)
     format = guessed if source.format == "auto" or (kind == "folder" and guessed != source.format) else source.format
     if format is None and kind == "file":
+        names = f"sample: source `{source.name}` names {path}"
+        if hint := hint_about(name, compressed=compression is not None):
+            raise InputError(f"{names}, which is not read as it is ({hint}).")
         raise InputError(
-            f"sample: source `{source.name}` names {path}, and its suffix does not show its format."
+            f"{names}, and its suffix does not show its format."
             f' Add format = "text" (or jsonl, csv, parquet, arrow, warc, mediawiki, markdown, wikitext, html, code) to'
             f" the source."
         )

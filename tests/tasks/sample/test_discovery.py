@@ -117,11 +117,18 @@ def test_a_folder_named_like_data_stays_so_that_it_can_be_rejected(tree):
         ("gone.txt", "does not exist"),
         ("gone/*.txt", "fixed part .*gone does not exist"),
         ("*.rtf", "exists, but nothing in it matches"),
-        ("sub/e.png", "suffix does not show its format"),
+        ("sub/e.png", "not read as it is .a picture, sound or film"),
+        ("sub/e.png.gz", "not read as it is .decompress it first; a picture"),
+        ("box.mbox", "not read as it is .a mailbox: `bessemer init --unpack` writes"),
+        ("all.tar.gz", "not read as it is .an archive: `bessemer init --unpack` unpacks it"),
+        ("report.PDF", "not read as it is .PDF: extract its text first"),
+        ("odd.xyz", 'suffix does not show its format. Add format = "text"'),
         ("sub/*.png", "is empty"),
     ],
 )
 def test_what_cannot_be_read_at_all_is_an_input_error(tree, path, message):
+    for name in ("sub/e.png.gz", "box.mbox", "all.tar.gz", "report.PDF", "odd.xyz"):
+        (tree / name).write_bytes(b"x")
     with pytest.raises(InputError, match=message):
         listing(f"{tree}/{path}")
 
