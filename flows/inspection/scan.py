@@ -40,7 +40,17 @@ from flows.inspection.file_head import (
     read_head,
     table_records,
 )
-from flows.inspection.unpack import JSONL, SUFFIXES, UNPACKED, is_hidden, is_mailbox, is_unpacked, package_of
+from flows.inspection.unpack import (
+    JSONL,
+    SUFFIXES,
+    UNPACKED,
+    is_hidden,
+    is_mailbox,
+    is_recipe,
+    is_unpacked,
+    made_by_bessemer,
+    package_of,
+)
 from flows.metrics.formatting import counted
 from model.digests import unreadable_reason
 from model.errors import InputError
@@ -152,6 +162,8 @@ class FolderScan:
     unreadable: list[Unreadable] = field(default_factory=list)
     installed: Counter[str] = field(default_factory=Counter)
     """Files in folders of packages and of what a tool made, by the folder's name or path."""
+    made: Counter[str] = field(default_factory=Counter)
+    """Files that Bessemer made, by the path of their root."""
     unpacked: list[Path] = field(default_factory=list)
     """Files that were unpacked, and are read from there."""
     empty: int = 0
@@ -181,6 +193,7 @@ def scan_folder(folder: Path) -> FolderScan:
     scan = FolderScan(folder.resolve())
     found: dict[tuple[str, str], ScannedSource] = {}
     paths: list[Path] = []
+    made = made_by_bessemer(scan.folder)
     for path in sorted(scan.folder.rglob("*")):
         inside = path.relative_to(scan.folder)
         if is_hidden(inside):
@@ -189,14 +202,16 @@ def scan_folder(folder: Path) -> FolderScan:
             if _is_closed(path):
                 scan.unreadable.append(Unreadable(path, "a folder that this user may not read: ask for permission"))
             continue
-        if name := package_of(scan.folder, inside):
+        if root := made.intersection(path.parents):
+            scan.made[root.pop().relative_to(scan.folder).as_posix()] += 1
+        elif name := package_of(scan.folder, inside):
             scan.installed[name] += 1
         elif path.is_file():
             paths.append(path)
         else:
             scan.unreadable.append(Unreadable(path, _why_no_file(path)))
     if not paths and not scan.unreadable:
-        packages = "".join(f", nor do files in {name}" for name in scan.installed)
+        packages = "".join(f", nor do files in {name}" for name in scan.installed | scan.made)
         raise InputError(f"init {folder}: the folder is empty (hidden files do not count{packages})")
     groups = _groups(scan.folder, paths)
     for path in paths:
@@ -254,6 +269,8 @@ def _consider(scan: FolderScan, found: dict[tuple[str, str], ScannedSource], pat
         # Only files whose name does not determine the format are opened, because a corpus may have millions of files.
         if format is None and hint is None:
             format, hint = _format_by_content(scan, path, compression)
+        if path.suffix == ".toml" and is_recipe(path):
+            hint = "a recipe of Bessemer"
         if format is None and compression and not path.name.lower().endswith(SUFFIXES):
             hint = f"decompress it first; {hint}"
     except OSError as error:

@@ -157,7 +157,7 @@ def _excluded(scan: FolderScan, source: ScannedSource) -> list[str]:
         if path.is_relative_to(top) and guess_format(path.name)[0] == source.format
     ]
     packages = [f"*/{name}/*" for name in sorted(scan.installed) if name in INSTALLED]
-    built = [scan.folder / name for name in sorted(scan.installed) if name not in INSTALLED]
+    built = [scan.folder / name for name in sorted(scan.installed | scan.made) if name not in INSTALLED]
     names += [f"{glob.escape(path.relative_to(top).as_posix())}/*" for path in built if path.is_relative_to(top)]
     return [*packages, *(mask for name in names for mask in (name, f"@*/{name}"))]
 

@@ -80,6 +80,7 @@ def scan_values(scan: FolderScan) -> dict[str, Any]:
         ],
         "empty_files": scan.empty,
         "files_in_packages": dict(scan.installed),
+        "files_in_roots": dict(scan.made),
         "unreadable": [{"path": str(bad.path), "hint": bad.hint} for bad in scan.unreadable],
         "looked_files": scan.looked_files,
         "looked_bytes": scan.looked_bytes,
@@ -112,6 +113,8 @@ def print_scan(scan: FolderScan, recipe: Path, remarks: Sequence[str], console: 
         console.print(f"[yellow]not read[/] ... and {left} more; all: --json")
     for name, count in sorted(scan.installed.items()):
         console.print(f"[yellow]not read[/] {counted(count, 'file')} in {name}: packages that were installed or made")
+    for name, count in sorted(scan.made.items()):
+        console.print(f"[yellow]not read[/] {counted(count, 'file')} in {escape(name)}: artifacts and runs of Bessemer")
     empty = f"; {counted(scan.empty, 'empty file')} skipped" if scan.empty else ""
     console.print(
         f"[dim]from the beginnings of {counted(scan.looked_files, 'file')} ({format_bytes(scan.looked_bytes)} read);"

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tarfile
+import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -26,6 +27,14 @@ INSTALLED = ("node_modules", "site-packages", "__pycache__", "*.egg-info")
 
 BUILT, BUILT_FROM = ("build", "dist"), ("pyproject.toml", "setup.py", "package.json")
 """Folders of copies that a tool made, where they are beside one of these files."""
+
+MARKS_OF_A_ROOT = ("artifacts/*/*/manifest.json", "runs/*/run.json")
+
+FOLDERS_OF_A_ROOT = (
+    *("artifacts", "runs", "work", "locks", "aliases", "forgotten", "pilots", "measurements", "service"),
+    *("ablations", "finetuned", "ladders", "mixtures", "nightly", "searches"),
+)
+"""Folders that Bessemer makes in a root."""
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
@@ -52,9 +61,10 @@ def unpack_archives(folder: Path) -> list[Path]:
     archive, where it is damaged or its content is larger than text would be.
     """
     found: list[Path] = []
+    own = made_by_bessemer(folder)
     for path in sorted(folder.rglob("*")):
         target = _target(folder, path)
-        if target is None or not path.is_file():
+        if target is None or not path.is_file() or not own.isdisjoint(path.parents):
             continue
         if not target.exists():
             if not target.resolve().is_relative_to(folder.resolve()):
@@ -110,6 +120,32 @@ def package_of(folder: Path, inside: Path) -> str | None:
         if place.name in BUILT and any((folder / place.parent / name).exists() for name in BUILT_FROM):
             return place.as_posix()
     return None
+
+
+def made_by_bessemer(folder: Path) -> set[Path]:
+    """Return the roots of Bessemer below a folder; of the folder itself, where it is one, what Bessemer made in it."""
+    found: set[Path] = set()
+    for base, folders, _ in os.walk(folder):
+        place = Path(base)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if {"artifacts", "runs"}.isdisjoint(folders) or not any(any(place.glob(mark)) for mark in MARKS_OF_A_ROOT):
+            continue
+        if place == folder:
+            found |= {place / name for name in FOLDERS_OF_A_ROOT if name in folders}
+            folders[:] = [name for name in folders if name not in FOLDERS_OF_A_ROOT]
+        else:
+            found.add(place)
+            folders.clear()
+    return found
+
+
+def is_recipe(path: Path) -> bool:
+    """Return whether a TOML file is a recipe of Bessemer."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # TOML and UTF-8
+        return False
+    return values.get("format") == 1 and isinstance(values.get("sources"), list | dict)
 
 
 def is_unpacked(folder: Path, path: Path) -> bool:

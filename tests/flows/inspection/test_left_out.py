@@ -152,6 +152,36 @@ def test_pages_of_a_crawl_are_counted_and_each_has_a_language(name: str, tmp_pat
     assert load_recipe(recipe, tmp_path).sample.sources[0].language is None
 
 
+@pytest.mark.parametrize("place", [".", "bessemer-data", "deep/data"])
+def test_what_bessemer_made_is_no_text_of_ones_own(place: str, tmp_path: Path):
+    mine = tmp_path / "mine"
+    root = mine / place
+    artifact, run = root / "artifacts" / "sample" / "0123", root / "runs" / "20261130T10"
+    for folder in (artifact, run, root / "locks", mine / "texts" / "runs"):
+        folder.mkdir(parents=True)
+    (artifact / "manifest.json").write_text("{}")
+    (artifact / "documents.arrow").write_bytes(b"ARROW1")
+    (run / "run.json").write_text("{}")
+    (run / "log.txt").write_text(ENGLISH)
+    (root / "locks" / "lease.json").write_text('{"a": [{"text": "of a lease"}]}')
+    (mine / "texts" / "runs" / "a.txt").write_text(ENGLISH)
+    (mine / "texts" / "settings.toml").write_text("format = 1\n")
+    (mine / "texts" / "mine.toml").write_text('format = 1\n[[sources]]\nname = "books"\npaths = ["books"]\n')
+    before = sorted(mine.rglob("*"))
+    recipe = tmp_path / "mine.toml"
+    done = CliRunner().invoke(app, ["init", str(mine), "--output", str(recipe), "--unpack"])
+    said = " ".join(done.output.split())
+    assert sorted(mine.rglob("*")) == before, "no lease is unpacked"
+    scan = scan_folder(mine)
+    read = [file.path.name for source in scan.sources for file in source.files]
+    assert sorted(read) == ["a.txt", "settings.toml"]
+    assert scan.made == ({place: 5} if place != "." else {"artifacts": 2, "runs": 2, "locks": 1})
+    assert "artifacts and runs of Bessemer" in said
+    assert "texts/mine.toml: a recipe of Bessemer" in said
+    sample = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="run"), load_recipe(recipe, tmp_path).sample)
+    assert sum(outcomes["read"] for outcomes in SampleResult.of(sample.report).files.values()) == 2
+
+
 def test_languages_that_alternate_are_both_found(tmp_path: Path):
     german = "Der Ofen wurde vor der Dämmerung angezündet, und das Eisen lief weiß in den Sand der Formen. "
     rows = "".join(json.dumps({"text": f"{n} {german if n % 2 else ENGLISH}"}) + "\n" for n in range(80))
