@@ -22,6 +22,7 @@ from model.checkpoint.metrics import final_steps
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.report import SourceCounts, StageReport
 from tasks.artifacts.results import ChunkResult, MixedSource, SampleResult, VocabResult
+from tasks.sample.rejects import UNREADABLE
 
 DOCUMENT_STAGES = ("sample", "clean", "dedup", "decontaminate", "chunk")
 
@@ -40,6 +41,8 @@ def conservation(artifacts: dict[str, Artifact], reports: dict[str, StageReport]
         "dropped": {stage: total.dropped.total() for stage, total in totals.items() if total.dropped.total()},
         "held_out": sum(total.held_out for total in totals.values()),
     }
+    if empty := sum(empty_files(reports).values()):
+        documents["empty"] = empty
     documents["packed" if last == "chunk" else "kept"] = totals[last].documents_out
     lost = (
         documents["rejected"] + documents["not_selected"] + documents["held_out"] + sum(documents["dropped"].values())
@@ -54,6 +57,14 @@ def conservation(artifacts: dict[str, Artifact], reports: dict[str, StageReport]
         found["balanced"] = found["balanced"] and spent == positions["given"]
         found["rows"] = _rows(artifacts)
     return found
+
+
+def empty_files(reports: Mapping[str, StageReport]) -> dict[str, int]:
+    """Return the rejected files of each source that lost no record: those of 0 bytes, pipes among them."""
+    sample = reports.get("sample", StageReport())
+    if (lost := sample.facts.get(UNREADABLE)) is None:
+        return {}
+    return {name: counts.rejected - lost.get(name, 0) for name, counts in sample.sources.items()}
 
 
 def _positions(artifacts: dict[str, Artifact]) -> PositionCounts:
@@ -226,7 +237,12 @@ def _empty_sources(reports: Mapping[str, StageReport]) -> list[str]:
         if planned["weight"] == 0 or reports[stages[-1]].sources.get(source, SourceCounts()).documents_out:
             continue
         read = reports["sample"].sources.get(source, SourceCounts()).documents_in
-        losses = [loss for stage in stages for loss in _losses(stage, reports[stage].sources.get(source), read)]
+        empty = empty_files(reports).get(source, 0)
+        losses = [
+            loss
+            for stage in stages
+            for loss in _losses(stage, reports[stage].sources.get(source), read, empty if stage == "sample" else 0)
+        ]
         warnings.append(
             f"source `{source}` gave nothing to train on: {', '.join(losses) or 'its files hold no document'}"
         )
@@ -248,7 +264,7 @@ def _rejected_files(reports: Mapping[str, StageReport]) -> list[str]:
     return warnings
 
 
-def _losses(stage: str, counts: SourceCounts | None, read: int) -> list[str]:
+def _losses(stage: str, counts: SourceCounts | None, read: int, empty: int) -> list[str]:
     if counts is None:
         return []
     rules = counts.dropped.most_common()
@@ -256,7 +272,8 @@ def _losses(stage: str, counts: SourceCounts | None, read: int) -> list[str]:
     more = f" and {len(rules) - MAX_RULES} more rules" if len(rules) > MAX_RULES else ""
     losses = (
         (counts.not_selected, f"not selected in {stage}"),
-        (counts.rejected, f"rejected in {stage} as unreadable"),
+        (counts.rejected - empty, f"rejected in {stage} as unreadable"),
+        (empty, f"rejected in {stage} as empty"),
         (counts.held_out, f"held out in {stage}"),
         (counts.dropped.total(), f"dropped in {stage} by {named}{more}"),
     )

@@ -190,6 +190,8 @@ class DocumentCounts(TypedDict):
 
     read: int
     rejected: int
+    empty: NotRequired[int]
+    """Of the rejected: files of 0 bytes."""
     not_selected: int
     dropped: dict[str, int]
     """By stage."""

@@ -166,7 +166,8 @@ def _dropped(findings: Metrics) -> str:
         *((count, words) for words, count in findings["not_selected"].items()),
         (copies := dropped.get(DUPLICATES, 0), "duplicate" if copies == 1 else "duplicates"),
         (others, f"dropped by rules ({most})"),
-        (documents["rejected"], "unreadable"),
+        (documents["rejected"] - documents.get("empty", 0), "unreadable"),
+        (documents.get("empty", 0), "empty"),
         (documents["held_out"], "held out to measure the model"),
     ]
     left_out = ", ".join(f"{count:,} {words}" for count, words in parts if count)

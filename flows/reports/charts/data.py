@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
+from flows.metrics.accounting import empty_files
 from flows.metrics.formatting import format_bytes, format_duration, format_language, plot_labels, plot_text
 from flows.metrics.lines import BenchmarkLine, SourceLine
 from flows.recipe.stages import STAGES
@@ -29,7 +30,7 @@ LOST = {
 }
 """Label of the documents that each stage dropped."""
 
-UNREADABLE, HELD_OUT = "unreadable", "held out"
+UNREADABLE, EMPTY, HELD_OUT = "unreadable", "empty", "held out"
 
 SOURCE_PREFIX = "source "
 """Prefix of a source's node, because a source may have the name of an outcome."""
@@ -70,12 +71,14 @@ def funnel_figure(reports: dict[str, StageReport], colours: dict[str, int]) -> F
     kept = PASSED[stages[-1]]
     # A stage that kept every document has no node.
     shown = [stage for stage in stages if _removals(stage, reports[stage].total())] or stages[-1:]
+    empty = empty_files(reports)
     for source in colours:
         node = begin = f"{SOURCE_PREFIX}{source}"
         for stage in shown:
             counts = reports[stage].sources.get(source, SourceCounts())
             end = kept if stage == shown[-1] else PASSED[stage]
-            for outcome, documents in _removals(stage, counts).items():
+            held_nothing = empty.get(source, 0) if stage == "sample" else 0
+            for outcome, documents in _removals(stage, counts, held_nothing).items():
                 wide[node, outcome, source] += documents
                 narrow[begin, outcome, source] += documents
             wide[node, end, source] += counts.documents_out
@@ -87,9 +90,10 @@ def funnel_figure(reports: dict[str, StageReport], colours: dict[str, int]) -> F
     }
 
 
-def _removals(stage: str, counts: SourceCounts) -> Counter[str]:
+def _removals(stage: str, counts: SourceCounts, empty: int = 0) -> Counter[str]:
     """Return outcome -> documents that a stage did not pass on, without outcomes of none."""
-    return +Counter({LOST[stage]: counts.dropped.total(), UNREADABLE: counts.rejected, HELD_OUT: counts.held_out})
+    rejected = {UNREADABLE: counts.rejected - empty, EMPTY: empty}
+    return +Counter({LOST[stage]: counts.dropped.total(), **rejected, HELD_OUT: counts.held_out})
 
 
 def _sankey(flows: Flows, colours: dict[str, int], kept: str, height: int) -> Figure:

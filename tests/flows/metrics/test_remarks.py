@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import fields
 from typing import Any
 
-from flows.metrics.accounting import not_selected, run_warnings
+from flows.metrics.accounting import conservation, not_selected, run_warnings
 from tasks.artifacts.report import SourceCounts, StageReport
 from tasks.artifacts.results import SampleResult
 
@@ -60,12 +60,25 @@ def test_records_that_could_not_be_read_are_counted_and_their_files_named():
 def test_every_outcome_of_an_emptied_source_is_reported():
     lost = SourceCounts(9, 6, not_selected=2, rejected=1)
     sample = sampled({"mixed": lost, "prose": counts(1, 1)})
+    sample.facts["unreadable_records"] = {"mixed": 1}
     clean = reported({"mixed": counts(6, 2, short=1, ugly=3), "prose": counts(1, 1)})
     dedup = reported({"mixed": counts(2, 0, copy=2), "prose": counts(1, 1)})
     assert run_warnings({"sample": sample, "clean": clean, "dedup": dedup}, {}) == [
         "source `mixed` gave nothing to train on: 2 of 9 not selected in sample, 1 of 9 rejected in sample as"
         " unreadable, 4 of 9 dropped in clean by ugly (3), short (1), 2 of 9 dropped in dedup by copy"
     ]
+
+
+def test_an_empty_file_is_not_called_unreadable():
+    sample = sampled({"mixed": SourceCounts(3, 0, rejected=3)})
+    sample.facts["unreadable_records"] = {"mixed": 1}
+    assert run_warnings({"sample": sample}, {})[0] == (
+        "source `mixed` gave nothing to train on: 1 of 3 rejected in sample as unreadable, 2 of 3 rejected in sample as"
+        " empty"
+    )
+    counted = conservation({}, {"sample": sample})
+    assert counted is not None
+    assert (counted["documents"]["rejected"], counted["documents"].get("empty"), counted["balanced"]) == (3, 2, True)
 
 
 def test_a_source_without_documents_is_reported_and_one_without_weight_is_not():

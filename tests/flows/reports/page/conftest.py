@@ -106,7 +106,7 @@ def write_sample(unit: Unit) -> None:
         "mixture_plan": {"books": plan, "web": web | {"slack": 0.25}},
         "mixture_remarks": ["web: its weight asks for 6.00 epochs and max_epochs = 4 stops it"],
         "records_passed_over": {"web: messages without a text": 3},
-        "unreadable_records": {},
+        "unreadable_records": {"books": 1},
         "decoded_records": {},
         "rejected_files": {},
     }

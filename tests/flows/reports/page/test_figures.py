@@ -78,6 +78,15 @@ def test_a_source_that_is_called_as_a_outcome_is_another_node() -> None:
     assert SOURCE_PREFIX.strip() not in json.dumps(figure["data"][0]["node"])
 
 
+def test_an_empty_file_has_an_outcome_of_its_own(made_run: Any) -> None:
+    made = reports(made_run)
+    made["sample"].sources["books"].rejected = 3
+    figure = funnel_figure(made, {"books": 0, "web": 1})
+    assert figure is not None
+    found = links(figure)
+    assert (found["books", "unreadable", "books"], found["books", "empty", "books"]) == (1, 2)
+
+
 def test_the_mixture_says_how_often_text_was_read(made_run: Any) -> None:
     figure = mixture_figure(collect_metrics(made_run.record)["mixture"])
     assert figure is not None

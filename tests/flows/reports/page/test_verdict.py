@@ -40,6 +40,14 @@ def test_a_run_in_words(made_run: Any) -> None:
     ]
 
 
+def test_an_empty_file_is_called_so(made_run: Any) -> None:
+    findings = collect_metrics(made_run.record)
+    documents = {**findings["conservation"]["documents"], "rejected": 3, "empty": 2}
+    findings = {**findings, "conservation": {"documents": documents, "balanced": True}}
+    said = verdict(made_run.record, findings, made_run.root).dropped
+    assert "too_many_pieces 1), 1 unreadable, 2 empty, 2 held out" in said
+
+
 def test_figures_that_are_no_shares_of_right_items_are_named(made_run: Any) -> None:
     row = {"task": "news", "shots": 0, "n": 200, "note": "", "stderr": 0.01, "subset": "all", "value": 0.12}
     findings = {**collect_metrics(made_run.record), "scores": [{**row, "metric": "rouge_l"}]}
