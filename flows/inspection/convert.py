@@ -35,12 +35,12 @@ def write_nested_lines(path: Path, folder: Path) -> None:
     """Write the records of JSON Lines, those that can be read, where most of their text is in lists or objects."""
     with suppress(OSError):
         head = read_head(path, None)
-        records, _ = json_records(decoded(head.raw, head.whole, "jsonl")[0], head.whole)
+        records = json_records(decoded(head.raw, head.whole, "jsonl")[0], head.whole)
         if find_nested_text(records) is None or any(map(conversation_size, records)):
             return
         join = _joiner([_flat(record) for record in records])
         with path.open(encoding="utf-8-sig", errors="replace") as lines:
-            whole = (record for line in lines for record in json_records(line, whole=True)[0])
+            whole = (record for line in lines for record in json_records(line, whole=True))
             _write_lines(folder / "records.jsonl", (join(_flat(record)) for record in whole))
 
 

@@ -23,13 +23,14 @@ import pyarrow.parquet as pq
 
 from tasks.clean.edits.html import html_to_text
 from tasks.clean.edits.wikitext import plain_text
-from tasks.sample.bounded_reader import spread
+from tasks.sample.bounded_reader import BoundedReader, Bounds, spread
 from tasks.sample.config import Source
+from tasks.sample.discovery import InputFile
 from tasks.sample.readers.byte_stream import Gap, blocks_and_gaps
 from tasks.sample.readers.csv_reader import delimiter_of
 from tasks.sample.readers.encodings import AUTO, SAMPLE_BYTES, encoding_of
 from tasks.sample.readers.mediawiki_reader import OPENING, mediawiki_records
-from tasks.sample.readers.records import Record
+from tasks.sample.readers.records import BadRecord, Record
 from tasks.sample.readers.warc_reader import warc_records
 
 SNIFFED_RECORDS = 200
@@ -119,21 +120,33 @@ def looks_like_text(text: str) -> bool:
     return controls * 20 <= len(text)
 
 
-def json_records(text: str, whole: bool) -> tuple[list[dict[str, Any]], int]:
-    """Return the records of the first lines, and how many of these lines are none."""
+def json_records(text: str, whole: bool) -> list[dict[str, Any]]:
+    """Return the records of the first lines."""
     lines = text.split("\n")
     records: list[dict[str, Any]] = []
-    lost = 0
     for line in lines[: SNIFFED_RECORDS if whole else max(1, min(SNIFFED_RECORDS, len(lines) - 1))]:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict):
-            records.append(value)
-        else:
-            lost += bool(line.strip())
-    return records, lost
+        with suppress(ValueError, RecursionError):
+            if isinstance(value := json.loads(line), dict):
+                records.append(value)
+    return records
+
+
+def rejects(files: Sequence[StoredFile], most: int, text_field: str, id_field: str | None) -> tuple[list[str], int]:
+    """Return why the sample stage would reject records at the beginnings of at most `most` files, and how many records
+    these have."""
+    source = Source(name="source", paths=("paths",), weight=1, text_field=text_field, id_field=id_field)
+    listed = [
+        InputFile("source", file.path, file.path.name, file.format, file.compression, file.size) for file in files
+    ]
+    bounds = Bounds(most, most * HEAD_BYTES, HEAD_BYTES, SNIFFED_RECORDS)
+    reasons: list[str] = []
+    count = 0
+    for _, records in BoundedReader(source, listed, bounds).files():
+        with suppress(OSError):  # A file that is gone now.
+            for found in records:
+                count += 1
+                reasons += [found.reason] if isinstance(found, BadRecord) else []
+    return reasons, count
 
 
 def table_records(path: Path, text: str) -> Iterator[dict[str, Any]]:

@@ -38,6 +38,7 @@ from flows.inspection.file_head import (
     looks_like_text,
     parquet_records,
     read_head,
+    rejects,
     table_records,
 )
 from flows.inspection.unpack import (
@@ -334,7 +335,7 @@ def _first_records(file: StoredFile) -> list[dict[str, Any]]:
         head = read_head(file.path, file.compression, COMPARED_BYTES)
         text, _ = decoded(head.raw, head.whole, file.format)
         if file.format == "jsonl":
-            return json_records(text, head.whole)[0]
+            return json_records(text, head.whole)
         return list(itertools.islice(table_records(file.path, text), SNIFFED_RECORDS))
     return []
 
@@ -343,7 +344,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
     """Read some files of a source and fill in what they contain; return False where none can be read."""
     records: list[dict[str, Any]] = []
     texts: list[str] = []
-    raw = stored = lost = 0
+    raw = stored = 0
     bad: set[Path] = set()
     looked = spread(source.files, SNIFFED_FILES)
     for file in looked:
@@ -368,8 +369,7 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
             continue
         raw, stored = raw + text_size(text), stored + head.stored
         if source.format == "jsonl":
-            good, unread = json_records(text, head.whole)
-            records, lost = records + good, lost + unread
+            records += json_records(text, head.whole)
         elif source.format in PAGES:
             texts += PAGES[source.format](head.raw)
         elif source.format == "csv":
@@ -388,9 +388,14 @@ def _look_into(scan: FolderScan, source: ScannedSource) -> bool:
             return False
         name = source.fields.text
         texts = [record[name] for record in records if isinstance(record.get(name), str)]
+        reasons, count = rejects(source.files, SNIFFED_FILES, name, source.fields.id)
+        if reasons and len(reasons) == count:
+            hint = f"none of its first records can be read as {source.format}: {reasons[0]}"
+            scan.unreadable += [Unreadable(file.path, hint) for file in source.files]
+            return False
+        source.bad_share = len(reasons) / max(1, count)
     if not source.files:
         return False
-    source.bad_share = lost / max(1, lost + len(records))
     if len(looked) < len(source.files) + len(bad) and source.format not in RECORD_FORMATS:
         source.bad_share = len(bad) / len(looked)  # as likely among the files that were not opened
     source.records = count_records(source.files)

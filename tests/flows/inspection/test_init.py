@@ -118,6 +118,38 @@ def test_a_share_of_unreadable_records_below_one_percent_is_not_called_none(tmp_
     assert remark == "<1% of the records of jsonl that were looked at cannot be read."
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "good", "bad"),
+    [
+        ("wide.csv", "id|text\n", f"7|{ENGLISH.replace(',', '')}\n", f"7|one, two and {ENGLISH}\n"),
+        ("narrow.csv", "id,text\n", f'7,"{ENGLISH}"\n', "7\n"),
+        ("null.jsonl", "", json.dumps({"text": ENGLISH}) + "\n", '{"text": null}\n'),
+        ("other.jsonl", "", json.dumps({"text": ENGLISH}) + "\n", '{"body": "Iron."}\n'),
+        ("blank.jsonl", "", json.dumps({"text": ENGLISH}) + "\n", '{"text": " "}\n'),
+    ],
+    ids=["wide", "narrow", "null", "other", "blank"],
+)
+def test_records_that_a_run_rejects_are_counted_as_lost(name: str, header: str, good: str, bad: str, tmp_path: Path):
+    """One of five is lost, and a recipe allows for twice as much."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / name).write_text(header + (4 * good + bad) * 10)
+    scan = scan_folder(folder)
+    assert scan.sources[0].bad_share == 0.2
+    assert "20% of the records of" in " ".join(scan_remarks(scan))
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(write_short_recipe(scan, "mine"))
+    sample = load_recipe(recipe, tmp_path / "root").sample
+    built = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="init"), sample).report.total()
+    assert (built.documents_out, built.rejected) == (40, 10)
+
+
+def test_a_table_none_of_whose_rows_can_be_read_is_named(tmp_path: Path):
+    (tmp_path / "wide.csv").write_text("id|text\n" + "7|one, two, three\n" * 9)
+    with pytest.raises(InputError, match="can be read as csv: row of 3 fields under a header of 1"):
+        scan_folder(tmp_path)
+
+
 def test_what_cannot_be_read_is_named_with_a_hint(folder: Path):
     survey = scan_folder(folder)
     hints = {bad.path.name: bad.hint for bad in survey.unreadable}
