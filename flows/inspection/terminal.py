@@ -24,6 +24,7 @@ from flows.metrics.text_diff import (
     TokenizedText,
 )
 from flows.reports.document import PAGE_WIDTH, Table
+from tasks.sample.discovery import named_record
 
 if TYPE_CHECKING:
     from flows.inspection.preview import View
@@ -145,7 +146,8 @@ def print_views(views: "Sequence[View | TokenizedText]", console: Console, *, fu
 def _print_view(view: "View | TokenizedText", console: Console, full: bool) -> None:
     console.print(Text(view["title"], style="bold"), soft_wrap=True)
     if "doc_id" in view:
-        where = f"{view['doc_id'][:12]}  {view['source']}: {escaped_line(view['path'])} record {view['record']}"
+        place = f"{escaped_line(view['path'])} {named_record(view['path'], view['record'])}"
+        where = f"{view['doc_id'][:12]}  {view['source']}: {place}"
         if kind := view.get("text_kind"):
             where += f", kind of text: {kind.replace('_', ' ')}"
         console.print(Text(where, style="dim"), soft_wrap=True)

@@ -29,7 +29,7 @@ from tasks.clean.kernels.structure_counts import SHORT_LINE
 from tasks.clean.pipeline import clean_part
 from tasks.clean.stage import read_user_resources
 from tasks.sample.bounded_reader import BoundedReader, Bounds
-from tasks.sample.discovery import InputFile, SourceFiles
+from tasks.sample.discovery import InputFile, SourceFiles, named_record
 from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.first_records import find_mismatch
 from tasks.sample.readers.records import BadRecord
@@ -213,7 +213,8 @@ def _add_unreadable(checked: SourceCheck, file: InputFile, bad: BadRecord) -> No
         if known.reason == bad.reason:
             known.records += 1
             return
-    checked.unreadable.append(Unreadable(bad.reason, f"{file.relative}, record {bad.number}, byte {bad.byte}"))
+    place = f"{file.relative}, {named_record(file.relative, bad.number)}, byte {bad.byte}"
+    checked.unreadable.append(Unreadable(bad.reason, place))
 
 
 def _clean(checked: SourceCheck, sample: DocumentColumns, config: CleanConfig) -> None:
@@ -305,7 +306,7 @@ def _print_source_check(source: SourceCheck, console: Console) -> None:
         share = format_share(rule.bytes, source.bytes, 1)
         console.print(f"    {rule.rule}: {counted(rule.documents, 'document')}, {share} of the text")
         for example in rule.examples:
-            place = escaped_line(f"{example.path} record {example.record}{_measured(example)}")
+            place = escaped_line(f"{example.path} {named_record(example.path, example.record)}{_measured(example)}")
             words = " ".join(example.excerpt.split())
             shown = escaped(words if len(words) <= SHOWN_CHARACTERS else f"{words[:SHOWN_CHARACTERS]}...")
             console.print(Text(f"      {place}: {shown}", style="dim"), soft_wrap=True)

@@ -22,6 +22,7 @@ from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import DecontaminateResult
 from tasks.artifacts.tables.rows import LeakRow, RejectRow, rows_of
+from tasks.sample.discovery import named_record
 
 SHOWN_CHARS = 60
 """Characters of a document's text beside its name."""
@@ -54,16 +55,14 @@ class BenchmarkItem(TypedDict):
     leaks: list[ItemLeak]
 
 
-def _in_line(path: str) -> str:
-    """Return the name of a file for a line with markup."""
-    return escape(escaped_line(path))
+def _place(path: str, record: int) -> str:
+    """Return the name of a file and of a record in it for a line with markup."""
+    return f"{escape(escaped_line(path))} {named_record(path, record)}"
 
 
 def print_document_history(life: DocumentHistory, console: Console) -> None:
     """Print one document: its origin, what each stage did to it, and its outcome."""
-    console.print(
-        f"[bold]{life.doc_id}[/]  {escape(life.source)}: {_in_line(life.path)} record {life.record}, byte {life.byte}"
-    )
+    console.print(f"[bold]{life.doc_id}[/]  {escape(life.source)}: {_place(life.path, life.record)}, byte {life.byte}")
     console.print(f"  [dim]{escape(' '.join(life.excerpt.split()))}[/]")
     if life.text_kind is not None:
         console.print(f"  kind of text: {life.text_kind.replace('_', ' ')}")
@@ -79,7 +78,9 @@ def _format_survivor(survivor: KeptDocument) -> str:
     holder = f"the earlier dedup artifact {survivor['earlier']}" if "earlier" in survivor else "this run"
     if "path" not in survivor or "source" not in survivor or "record" not in survivor or "text" not in survivor:
         return f"kept: {survivor['doc_id']} of {holder}, which is not under this root"
-    place = f"{survivor['source']}: {escaped_line(survivor['path'])} record {survivor['record']}"
+    place = (
+        f"{survivor['source']}: {escaped_line(survivor['path'])} {named_record(survivor['path'], survivor['record'])}"
+    )
     return f"kept: {place}, in {holder}: {' '.join(survivor['text'].split())}"
 
 
@@ -116,7 +117,7 @@ def print_benchmark_item(item: BenchmarkItem, console: Console) -> None:
     for leak in item["leaks"]:
         place = ""
         if "source" in leak and "path" in leak and "record" in leak:
-            place = f"{escape(leak['source'])}: {_in_line(leak['path'])} record {leak['record']}  "
+            place = f"{escape(leak['source'])}: {_place(leak['path'], leak['record'])}  "
         stays = ", still in the text" if leak["remains"] else ""
         console.print(
             f"            [dim]{leak['doc_id'][:12]}[/]  {place}bytes {leak['start']:,} to {leak['end']:,},"
@@ -127,7 +128,7 @@ def print_benchmark_item(item: BenchmarkItem, console: Console) -> None:
 def print_rejected_record(reject: RejectRow, console: Console) -> None:
     """Print one record that could not be read."""
     console.print(
-        f"[bold]rejected[/]  {escape(reject['source'])}: {_in_line(reject['path'])} record {reject['record']},"
+        f"[bold]rejected[/]  {escape(reject['source'])}: {_place(reject['path'], reject['record'])},"
         f" byte {reject['byte']}: {escape(reject['reason'])}"
     )
     console.print(f"  [dim]{escape(reject['excerpt'])}[/]\n")

@@ -356,3 +356,9 @@ def guess_format(name: str) -> tuple[str | None, str | None]:
     if name in _CODE_NAMES:
         return "code", compression
     return _FORMAT_OF_SUFFIX.get(suffix.lower()), compression
+
+
+def named_record(path: str, number: int) -> str:
+    """Return what people call a record of a file: the line of a table where its row begins, from 1 as in an editor, and
+    otherwise its number."""
+    return f"line {number + 1}" if guess_format(os.path.basename(path))[0] == "csv" else f"record {number}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tasks.sample.bounded_reader import BoundedReader, Bounds
 from tasks.sample.config import Source
-from tasks.sample.discovery import InputFile, SourceFiles
+from tasks.sample.discovery import InputFile, SourceFiles, named_record
 from tasks.sample.readers.byte_stream import UNPACKS_TOO_MUCH
 from tasks.sample.readers.records import BadRecord, Record
 from tasks.sample.rejects import EMPTY_FILE, NO_FILE
@@ -95,7 +95,7 @@ def _mismatch(files: Sequence[InputFile], source: Source, id_setting: str) -> Mi
     return Mismatch(
         setting or ("paths" if source.format == "auto" else "format"),
         f"none of the first {len(found)} records of {looked} files can be read as {file.format}; the"
-        f" first, record {bad.number} of {file.relative}: {bad.reason}{shown}",
+        f" first, {named_record(file.relative, bad.number)} of {file.relative}: {bad.reason}{shown}",
     )
 
 

@@ -22,6 +22,7 @@ from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.rows import DocumentRow, LeakRow, LedgerRow, RejectRow, rows_of
 from tasks.clean.document import DocumentContext
 from tasks.clean.presets import PERSONAL
+from tasks.sample.discovery import named_record
 
 PARENT = {"clean": "sample", "dedup": "clean", "decontaminate": "dedup"}
 
@@ -87,6 +88,7 @@ def removals(artifacts: dict[str, Artifact]) -> Removals:
 
 
 def _removed_document(stage: str, row: LedgerRow, document: DocumentRow | None) -> RemovedDocument:
+    origin = document["origin"] if document else None
     return RemovedDocument(
         stage=stage,
         rule=row["rule"],
@@ -94,7 +96,7 @@ def _removed_document(stage: str, row: LedgerRow, document: DocumentRow | None) 
         limit=row["limit"],
         evidence=describe_evidence(row["evidence"]),
         doc_id=row["doc_id"].hex(),
-        path=f"{document['origin']['path']}, record {document['origin']['record']}" if document else "",
+        path=f"{origin['path']}, {named_record(origin['path'], origin['record'])}" if origin else "",
         source=document["source"] if document else "",
         excerpt=clip(document["text"], EXCERPT_CHARS) if document else "",
     )

@@ -32,6 +32,7 @@ from flows.reports.charts.figure import Figure
 from flows.reports.charts.scores import score_error
 from flows.runs.guards import describe_gate
 from model.files import write_atomically
+from tasks.sample.discovery import named_record
 
 HERE = importlib.resources.files("flows.reports.page")
 
@@ -99,6 +100,7 @@ def environment() -> jinja2.Environment:
         language_word=format_language,
         inline_script=inline_script,
         shell_quoted=shlex.quote,
+        named_record=named_record,
         readable=functools.partial(json.dumps, indent=1),
         cell=format_cell,
         words=_words,

@@ -81,3 +81,13 @@ def test_the_history_of_a_document_of_a_step_is_asked_for_under_the_same_root(tm
     assert command in stream.getvalue().replace("\n", " ")
     print_step(read, "20261130T10", Path("bessemer-data").resolve(), Console(file=stream, width=300))
     assert "--run 20261130T10;" in stream.getvalue()
+
+
+def test_a_record_of_a_table_is_named_by_its_line_as_in_an_editor() -> None:
+    """The header is line 1, and record 0."""
+    out = io.StringIO()
+    row = {"source": "web", "byte": 20, "reason": "row of 3 fields under a header of 2", "excerpt": "a,b,c"}
+    for path in ("deep/a.csv", "a.tsv.gz", "a.jsonl"):
+        print_rejected_record(cast(RejectRow, {**row, "path": path, "record": 11}), Console(file=out, width=200))
+    places = [line.partition(": ")[2].partition(",")[0] for line in out.getvalue().splitlines() if "rejected" in line]
+    assert places == ["deep/a.csv line 12", "a.tsv.gz line 12", "a.jsonl record 11"]
