@@ -83,7 +83,8 @@ def json_problem(error: ValueError | RecursionError) -> str:
     if not isinstance(error, json.JSONDecodeError):
         return str(error)  # An integer of more than 4,300 digits, or lists within thousands of others.
     end = len(error.doc.rstrip("\r\n"))
-    return f"{error.msg} at character {min(error.pos, end) + 1} of the line"
+    # Some messages of the library end in "at", to which it adds a place itself.
+    return f"{error.msg.removesuffix(' at')} at character {min(error.pos, end) + 1} of the line"
 
 
 def json_type(value: object) -> str:

@@ -56,6 +56,8 @@ def test_a_broken_line_is_rejected_and_reading_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
+        (b'{"text": "no end', "broken JSON: Unterminated string starting at character 10 of the line"),
+        (b'{"text": "a\tb"}', "broken JSON: Invalid control character at character 12 of the line"),
         (b'{"body": "x"}', "no field `text`"),
         (b'{"text": 5}', "field `text` holds a number, not text"),
         (b'{"text": null}', "field `text` holds null, not text"),
