@@ -87,7 +87,6 @@ def history(
     as_json: Json = False,
 ) -> None:
     """Show a document's history: its file and record, and the steps that trained on it or the rule that removed it."""
-    from flows.metrics.formatting import counted
     from flows.runs.document_history import histories_of
     from flows.runs.lineage import open_run, run_artifacts, run_that_trained
     from flows.runs.record import RUNNING, root_option, state_of
@@ -95,6 +94,7 @@ def history(
     from flows.runs.unsampled_files import explain_unsampled, listed_files
     from model.data.without_pandas import leave_out_pandas
     from model.errors import InputError
+    from tasks.common.text import counted
 
     leave_out_pandas()
     record = open_run(root, run_id)

@@ -15,8 +15,9 @@ from flows.inspection.source_tables import (
     source_tables,
     toml_value,
 )
-from flows.metrics.formatting import counted, format_bytes, format_count, format_share
+from flows.metrics.formatting import format_bytes, format_count, format_share
 from model.config.machine import narrow_products
+from tasks.common.text import counted
 from tasks.sample.config import SampleConfig
 from tasks.vocab.config import Language
 

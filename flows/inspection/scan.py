@@ -52,10 +52,10 @@ from flows.inspection.unpack import (
     made_by_bessemer,
     package_of,
 )
-from flows.metrics.formatting import counted
 from model.digests import unreadable_reason
 from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
+from tasks.common.text import counted
 from tasks.sample.bounded_reader import spread
 from tasks.sample.discovery import guess_format
 from tasks.sample.no_text import MAILBOX_HINT, NO_TEXT

@@ -12,7 +12,8 @@ from typing import Any
 from flows.inspection.file_head import StoredFile
 from flows.inspection.scan import ROOT_GROUP, FolderScan, ScannedSource
 from flows.inspection.unpack import INSTALLED
-from flows.metrics.formatting import counted, format_bytes
+from flows.metrics.formatting import format_bytes
+from tasks.common.text import counted
 from tasks.sample.config import ONE_DOCUMENT_A_FILE, Source
 from tasks.sample.discovery import guess_format
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from flows.inspection.scan import FolderScan
 from flows.metrics.escaping import escaped, escaped_line
-from flows.metrics.formatting import counted, format_bytes, format_count
+from flows.metrics.formatting import format_bytes, format_count
 from flows.metrics.text_diff import (
     ADDED,
     EVEN_PIECE,
@@ -24,6 +24,7 @@ from flows.metrics.text_diff import (
     TokenizedText,
 )
 from flows.reports.document import PAGE_WIDTH, Table
+from tasks.common.text import counted
 from tasks.sample.discovery import named_record
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from flows.metrics.formatting import counted
 from flows.metrics.lines import Conservation, Cost, DocumentCounts, PositionCounts, RowCounts, StageCost
 from flows.recipe.stages import STAGES
 from flows.runs.record import Machine, RunData
@@ -22,6 +21,7 @@ from model.checkpoint.metrics import final_steps
 from tasks.artifacts.artifact import Artifact, manifest_of
 from tasks.artifacts.report import SourceCounts, StageReport
 from tasks.artifacts.results import ChunkResult, MixedSource, SampleResult, VocabResult
+from tasks.common.text import counted
 from tasks.sample.rejects import UNREADABLE
 
 DOCUMENT_STAGES = ("sample", "clean", "dedup", "decontaminate", "chunk")

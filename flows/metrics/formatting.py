@@ -47,11 +47,6 @@ def format_count(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number of things, such as `1 file` or `2,000 files`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def format_bytes(number: float) -> str:
     """Return bytes as `812 B`, `1.2 MB`."""
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

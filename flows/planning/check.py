@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from flows.metrics.escaping import escaped, escaped_line
-from flows.metrics.formatting import counted, format_bytes, format_share
+from flows.metrics.formatting import format_bytes, format_share
 from flows.planning.preconditions import check_benchmarks, check_starting_points, export_remark, find_source_files
 from flows.recipe.load import quoted
 from flows.recipe.schema import Recipe
@@ -28,6 +28,7 @@ from tasks.clean.edits.html import html_to_text
 from tasks.clean.kernels.structure_counts import SHORT_LINE
 from tasks.clean.pipeline import clean_part
 from tasks.clean.stage import read_user_resources
+from tasks.common.text import counted
 from tasks.sample.bounded_reader import BoundedReader, Bounds
 from tasks.sample.discovery import InputFile, SourceFiles, named_record
 from tasks.sample.document_columns import DocumentColumns, document_id

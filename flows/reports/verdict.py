@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.metrics.formatting import counted, describe_model, format_duration, format_shots, format_time
+from flows.metrics.formatting import describe_model, format_duration, format_shots, format_time
 from flows.metrics.heldout import mean_words, summarize_heldout_metrics
 from flows.metrics.lines import Metrics
 from flows.metrics.stage_lines import asked_stages, missing_artifacts
@@ -27,6 +27,7 @@ from flows.runs.record import (
     state_of,
 )
 from tasks.artifacts.tables.rows import ScoreRow
+from tasks.common.text import counted
 
 MAX_TASKS = 3
 

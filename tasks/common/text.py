@@ -85,3 +85,13 @@ def addresses_with_credentials(value: Any, place: str = "") -> Iterator[tuple[st
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         for number, inner in enumerate(value):
             yield from addresses_with_credentials(inner, f"{place}[{number}]")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things, such as `1 file` or `2,000 files`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def none_of_first(count: int, noun: str) -> str:
+    """Return the subject of a sentence on things of which none is as it must be."""
+    return f"not even the first {noun}" if count == 1 else f"none of the first {counted(count, noun)}"

@@ -19,6 +19,7 @@ import pyarrow as pa
 from model.errors import InputError, RecipeError, json_type
 from model.file_content import Content
 from tasks.artifacts.tables.schema import ITEMS
+from tasks.common.text import none_of_first
 from tasks.decontaminate.benchmark_readers import NeedsWholeFile, Record, as_text, counted_unit, read_records, value_of
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
 
@@ -123,7 +124,7 @@ def check_first_items(benchmark: Benchmark) -> None:
         except InputError as error:
             failures.append(error)
     if failures and len(failures) == len(records):
-        raise RecipeError(f"none of the first {len(records)} items fits: {failures[0]}") from failures[0]
+        raise RecipeError(f"{none_of_first(len(records), 'item')} fits: {failures[0]}") from failures[0]
     if failures:
         raise failures[0]
     requested = benchmark.fields.model_fields_set if benchmark.fields is not None else set[str]()
@@ -133,7 +134,7 @@ def check_first_items(benchmark: Benchmark) -> None:
         keys = (value,) if isinstance(value, str) else value
         if records and any(keys) and all(value_of(record, key) is None for _, record in records for key in keys):
             raise RecipeError(
-                f"benchmark `{benchmark.name}`: none of the first {len(records)} records of {benchmark.path} has"
+                f"benchmark `{benchmark.name}`: {none_of_first(len(records), 'record')} of {benchmark.path} has"
                 f" {' or '.join(f'`{key}`' for key in keys)}, which `fields.{name}` names (the keys of the first:"
                 f" {', '.join(sorted(records[0][1]))}). Set `fields.{name}`{NO_CONTEXT if name == 'context' else ''}."
             )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tasks.common.text import counted, none_of_first
 from tasks.sample.bounded_reader import BoundedReader, Bounds
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, SourceFiles, named_record
@@ -61,7 +62,8 @@ def _missing_addresses(files: Sequence[InputFile], source: Source) -> Mismatch |
         return None
     looked = min(MOST_FILES, len(files))
     return Mismatch(
-        "url_field", f"none of the first {read} records of {looked} files has an address in `{source.url_field}`"
+        "url_field",
+        f"{none_of_first(read, 'record')} of {counted(looked, 'file')} has an address in `{source.url_field}`",
     )
 
 
@@ -94,7 +96,7 @@ def _mismatch(files: Sequence[InputFile], source: Source, id_setting: str) -> Mi
     setting = id_setting if setting == "id_field" else setting
     return Mismatch(
         setting or ("paths" if source.format == "auto" else "format"),
-        f"none of the first {len(found)} records of {looked} files can be read as {file.format}; the"
+        f"{none_of_first(len(found), 'record')} of {counted(looked, 'file')} can be read as {file.format}; the"
         f" first, {named_record(file.relative, bad.number)} of {file.relative}: {bad.reason}{shown}",
     )
 

@@ -304,4 +304,7 @@ def test_an_address_that_no_record_has_is_reported_and_one_that_some_lack_is_not
     found = misfit("url", "", "http://a.example")
     assert found is not None
     assert found.setting == "url_field"
-    assert found.problem == "none of the first 2 records of 1 files has an address in `url`"
+    assert found.problem == "none of the first 2 records of 1 file has an address in `url`"
+    alone = misfit("url", "http://a.example")
+    assert alone is not None
+    assert alone.problem == "not even the first record of 1 file has an address in `url`"
