@@ -23,7 +23,7 @@ from flows.metrics.escaping import escape_output, escaped
 from tasks.artifacts.artifact import ACCEPTED, BUILT, REPRODUCED, REUSED, Artifact
 from tasks.artifacts.build import ProgressListener
 
-QUIET_SECONDS = 30.0
+QUIET_SECONDS = 10.0
 """Seconds between progress lines where no bar can be drawn, as in a log or a pipe."""
 
 OUTCOME_STYLES = {BUILT: "green", REUSED: "cyan", ACCEPTED: "yellow", REPRODUCED: "magenta"}

@@ -32,6 +32,18 @@ def test_quick_stages_say_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reported(60.0, monkeypatch) == []
 
 
+def test_without_a_terminal_there_is_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, clock = io.StringIO(), iter(range(0, 40, 4))
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
+    with ProgressBars(Console(file=out, width=80, get_time=lambda: 0.0)) as bars:
+        for step in range(8):
+            bars.progress("train", step, 1000, "steps")
+    assert [" ".join(line.split()) for line in out.getvalue().splitlines()] == [
+        "train 3 of 1,000 steps",
+        "train 6 of 1,000 steps",
+    ]
+
+
 def test_words_are_apart_from_the_name_of_a_trial_too() -> None:
     out = io.StringIO()
     with ProgressBars(Console(file=out, width=80)) as bars:
