@@ -28,6 +28,8 @@ from tasks.artifacts.artifact import Artifact
 
 LATEST = "latest"
 
+MOST_NAMED = 5
+
 
 def open_run(root: Path, run_id: str | None, needs: str = "sample") -> RunData:
     """Return the record of a run by its id or a unique beginning of it.
@@ -48,18 +50,22 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> RunData:
         )
     if run_id is None:
         return runs[-1][1]
-    found = [run for name, run in runs if name == run_id] or [run for name, run in runs if name.startswith(run_id)]
+    found = [pair for pair in runs if pair[0] == run_id] or [pair for pair in runs if pair[0].startswith(run_id)]
     if not found and (root / "runs" / run_id / RECORD).is_file():
         return read_run(root / "runs" / run_id)
-    if len(found) != 1:
+    begins = f"under {root} with an id that begins `{run_id}`"
+    if not found:
         # Where a model is asked for: runs that made one, not exports and failed ones.
         stages = {needs, "finetune"} if needs == "train" else {needs}
-        names = [name for name, run in runs if stages & stage_paths(run).keys()] or [name for name, _ in runs]
-        known = ", ".join(names[-5:])
-        problem = "no run" if not found else f"{len(found)} runs"
-        latest = f"the latest are {known}" if len(names) > 1 else f"the only one is {known}"
-        raise InputError(f"{problem} under {root} with an id that begins `{run_id}`; {latest}")
-    return found[0]
+        having = [name for name, run in runs if stages & stage_paths(run).keys()]
+        known = having or [name for name, _ in runs]
+        only = f"the only one{f' with the stage `{needs}`' if having and len(runs) > 1 else ''} is"
+        latest = "the latest are" if len(known) > 1 else only
+        raise InputError(f"no run {begins}; {latest} {', '.join(known[-MOST_NAMED:])}")
+    if len(found) > 1:
+        latest = "; the latest are" if len(found) > MOST_NAMED else ":"
+        raise InputError(f"{len(found)} runs {begins}{latest} {', '.join(name for name, _ in found[-MOST_NAMED:])}")
+    return found[0][1]
 
 
 def _runs_by_use(root: Path) -> list[tuple[str, RunData]]:

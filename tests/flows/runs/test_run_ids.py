@@ -91,3 +91,16 @@ def test_a_run_whose_model_is_gone_is_not_called_absent(tmp_path: Path) -> None:
     write_sealed(tmp_path / "runs" / "mine" / "run.json", record)
     with pytest.raises(InputError, match=rf"^{tmp_path}/artifacts/train/t no longer exists"):
         find_source(tmp_path, "mine")
+
+
+def test_the_runs_that_are_counted_are_those_that_are_named(tmp_path: Path) -> None:
+    for run_id, stages in {"2026-a": ["sample"], "2026-b": ["sample", "train"], "2026-c": []}.items():
+        entries = [{"stage": stage, "identity": "s", "path": "s"} for stage in stages]
+        record = {"run_id": run_id, "state": "completed", "started": 1.0, "stages": entries}
+        write_sealed(tmp_path / "runs" / run_id / "run.json", record)
+    with pytest.raises(InputError, match=r"^3 runs under .* begins `2026`: 2026-a, 2026-b, 2026-c$"):
+        open_run(tmp_path, "2026", needs="train")
+    with pytest.raises(
+        InputError, match=r"^no run under .* begins `foo`; the only one with the stage `train` is 2026-b$"
+    ):
+        open_run(tmp_path, "foo", needs="train")
