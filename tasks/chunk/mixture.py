@@ -79,9 +79,7 @@ def plan_mixture(
     targets = apportion(budget, chosen, limits)
     if not any(targets.values()):
         where = " in a phase whose sources were read so often before it" if before else ""
-        raise InputError(
-            f"chunk: max_epochs = {max_epochs} does not allow a single token{where}; raise chunk.max_epochs"
-        )
+        raise InputError(f"chunk: max_epochs = {max_epochs} does not allow a single token{where}; raise it")
     subtokens = apportion(budget * _SUBTOKENS, chosen, {source: limit * _SUBTOKENS for source, limit in limits.items()})
     planned = {source: share / sum(subtokens.values()) for source, share in subtokens.items()}
     shares = {source: weight / total for source, weight in chosen.items()}

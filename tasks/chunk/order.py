@@ -130,7 +130,7 @@ def plan_reads(
     if sum(source.tokens for source in planned.values()) == sum(source.tokens for source in before):
         raise InputError(
             f"chunk: {mixture.budget:,} tokens do not allow one whole row under the cap on repetition; raise"
-            f" chunk.budget_tokens or chunk.max_epochs"
+            f" budget_tokens or max_epochs"
         )
     return list(planned.values())
 

@@ -182,7 +182,7 @@ def plan_slots(
         if sum(one.reads for one in part) == sum(one.reads for one in before or ()):
             raise InputError(
                 f"chunk: {mixture.budget:,} tokens do not allow one whole row under the cap on repetition; raise"
-                f" chunk.budget_tokens or chunk.max_epochs"
+                f" budget_tokens or max_epochs"
             )
     return parts
 
