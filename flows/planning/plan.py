@@ -273,6 +273,8 @@ def estimate_mixture(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> M
     mixture = whole_mixture(plan_mixtures(available, recipe.chunk))
     lines: list[SourceValues] = []
     warnings: list[str] = []
+    empty: list[str] = []
+    repeated: list[str] = []
     for name, source in sources.items():
         wanted = mixture.weights[name] * recipe.chunk.budget_tokens
         line: SourceValues = {
@@ -288,16 +290,21 @@ def estimate_mixture(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> M
         }
         lines.append(line)
         if line["wanted_epochs"] is None:
-            warnings.append(f"{name}: too little text is left to fill a sequence")
+            empty.append(name)
         elif line["wanted_epochs"] > GOOD_EPOCHS:
-            warnings.append(
-                f"{name}: its weight needs {line['wanted_epochs']:.1f} epochs; repetition is almost as good as new text"
-                f" up to 4, and chunk.max_epochs = {recipe.chunk.max_epochs:g} is the limit"
-            )
+            repeated.append(f"{name} {line['wanted_epochs']:.1f}")
+    if empty:
+        warnings.append(f"too little text is left to fill a sequence: {', '.join(empty)}")
+    limit = f"max_epochs = {recipe.chunk.max_epochs:g}"
+    if repeated:
+        warnings.append(
+            f"weights that need more than {GOOD_EPOCHS:g} epochs, up to which repetition is almost as good as new text"
+            f" ({limit} is the limit): {', '.join(repeated)}"
+        )
     if mixture.total < mixture.budget:
         warnings.append(
             f"all sources together have {mixture.total:,} of the {recipe.chunk.budget_tokens:,} tokens of the budget"
-            f" within chunk.max_epochs = {recipe.chunk.max_epochs:g}; training ends there"
+            f" within {limit}; training ends there"
         )
     return {"sources": lines, "warnings": warnings, "read_tokens": mixture.total}
 

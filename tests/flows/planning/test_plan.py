@@ -12,8 +12,8 @@ from rich.console import Console
 from flows.inspection.all_keys import write_recipe
 from flows.inspection.scan import scan_folder
 from flows.planning.calculator import PlanOptions
-from flows.planning.estimate import Interval, heldout_share, kept_share
-from flows.planning.plan import plan_from_declared_sizes, plan_recipe
+from flows.planning.estimate import Interval, SourceEstimate, heldout_share, kept_share
+from flows.planning.plan import estimate_mixture, plan_from_declared_sizes, plan_recipe
 from flows.planning.terminal import print_plan
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
@@ -59,6 +59,23 @@ def test_a_whole_pilot_foresees_what_the_road_gives(reported: dict[str, Any], re
         found = artifact.report.total()
         assert stages[artifact.stage]["documents"].value == found.documents_out
         assert stages[artifact.stage]["bytes"].value == pytest.approx(found.bytes_out)
+
+
+def test_sources_that_are_too_small_are_named_in_one_line_and_the_key_as_a_recipe_writes_it(recipe: Recipe):
+    """Weights of 3 and 1: of 320 rows 240 and 80 are asked for, and there are 10 of each, and none of a third."""
+    chunk = recipe.chunk.model_copy(
+        update={"budget_tokens": 320 * recipe.chunk.most_tokens, "weights": {"a": 3.0, "b": 1.0, "c": 0.0}}
+    )
+    ten, none = Interval(*[10.0 * recipe.chunk.row_length] * 3), Interval(0.0, 0.0, 0.0)
+    sources = {
+        name: SourceEstimate({}, {"sample": ten}, tokens, 0.0, none, 0.0)
+        for name, tokens in (("a", ten), ("b", ten), ("c", none))
+    }
+    empty, repeated, total = estimate_mixture(recipe.model_copy(update={"chunk": chunk}), sources)["warnings"]
+    assert empty == "too little text is left to fill a sequence: c"
+    assert repeated.startswith("weights that need more than 4 epochs, ")
+    assert repeated.endswith(" (max_epochs = 4 is the limit): a 24.0, b 8.0")
+    assert total.endswith(" within max_epochs = 4; training ends there")
 
 
 def test_every_stage_was_measured(reported: dict[str, Any]):
