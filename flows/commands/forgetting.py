@@ -82,11 +82,12 @@ def print_plan(
     first = "" if replay.first_position is None else f", the first at {replay.first_position:,}"
     lines.append(f"{replay.positions:,} positions of the order change{first}; {tombstones:,} tombstones")
     share = replay.tokens / replay.tokens_in_all if replay.tokens_in_all else 0.0
-    lines.append(
+    again = (
         f"training again from step {replay.step:,} of {replay.steps:,}: {replay.tokens:,} of {replay.tokens_in_all:,}"
         f" tokens ({share:.0%}), {format_duration(replay.seconds)} at the speed of before"
         f"{replay.obstacle and f': {replay.obstacle}'}"
     )
+    lines.append(again if replay.tokens else "no row that training read changes, so that no training is needed")
     if recipe.chunk.packing != "stable" and replay.positions:
         lines.append('with chunk.packing = "stable" in the recipe fewer positions would have changed (docs/forget.md)')
     if replay.step == 0 and not recipe.train.lasting_checkpoints:

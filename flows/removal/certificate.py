@@ -141,7 +141,10 @@ def page(certificate: Certificate) -> str:
             [
                 f"The run {one.after} trained the model again from step {one.step:,} of {one.steps:,}: {one.tokens:,}"
                 f" tokens. Up to there it had read none of the documents, which was checked row by row;"
-                f" {one.positions:,} positions of its order are others.",
+                f" {one.positions:,} positions of its order are others."
+                if one.tokens
+                else f"The model of the run {one.after} is that of the run before, which had read none of the"
+                " documents: without them its sequences are the same, byte for byte.",
                 "Its weights and metrics are those of a training that never had the documents, given the recipe of the"
                 " run and the kept aggregates. Anybody with the other data can repeat that training and compare the"
                 f" digest: {one.model}.",

@@ -20,7 +20,7 @@ from model.objectives.base import Objective
 from model.optim.schedules import TrainingSchedule
 from model.train.replay import BATCH_POSITIONS, differing_positions, reads_tokens_alone
 from tasks.artifacts.artifact import Artifact, manifest_of
-from tasks.artifacts.build import RunContext
+from tasks.artifacts.build import RunContext, WouldBuild
 from tasks.artifacts.results import TrainResult
 from tasks.artifacts.reuse import OF_A_SOURCE
 from tasks.train.config import TrainStageConfig
@@ -51,6 +51,9 @@ def plan_replay(before: Mapping[str, Artifact], chunk: Artifact, config: TrainSt
     of both orders, and how much of the new order it reads from there.
 
     The trainer compares again, and takes no checkpoint whose settings or libraries are others."""
+    if _trained_alike(before, chunk, config):
+        done = TrainResult.of(before["train"].report).training
+        return ReplayPlan(done["steps"], done["steps"], 0, done["tokens"], 0, first_position=None, seconds=0.0)
     run = trainer_run(chunk, before["vocab"], config, Path())
     mine, theirs = (SequenceReader(of.files("sequences"), of.files("order")[0]) for of in (before["chunk"], chunk))
     schedule, objective = TrainingSchedule(run.train, theirs.positions, run.model.context), make_objective(run)
@@ -88,8 +91,20 @@ def plan_replay(before: Mapping[str, Artifact], chunk: Artifact, config: TrainSt
 
 def carried_out(plan: ReplayPlan, trained: Artifact) -> ReplayPlan:
     """Return the plan of a training that has ended: all of it where it began anew."""
-    anew = begins_anew(TrainResult.of(trained.report).decisions or ())
+    anew = plan.tokens and begins_anew(TrainResult.of(trained.report).decisions or ())
     return replace(plan, step=0, tokens=plan.tokens_in_all) if anew else plan
+
+
+def _trained_alike(before: Mapping[str, Artifact], chunk: Artifact, config: TrainStageConfig) -> bool:
+    """Return whether training on `chunk` is that of before, so that its model is used again."""
+    if chunk.content != before["chunk"].content:
+        return False
+    context = RunContext(before["train"].path.parents[2], run_id="", dry=True)
+    try:
+        trained = BUILDERS["train"](context, chunk, before["vocab"], config)
+    except WouldBuild:
+        return False
+    return trained.content == before["train"].content
 
 
 def _rolled_back(trained: Artifact) -> bool:

@@ -103,6 +103,17 @@ def test_a_run_whose_base_model_is_gone_is_refused_and_the_message_says_what_to_
         recipe_without(tonight, "n2", {}, Leaving(("ab" * 16,), ()), Request())
 
 
+def test_a_plan_in_which_no_row_changes_asks_for_no_training(
+    recipe: Recipe, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    print_plan(root, Leaving(("ab" * 16,), ()), Request(), ReplayPlan(9, 9, 0, 90, 0, None, 0.0), recipe, [])
+    said = capsys.readouterr().out
+    assert "no row that training read changes, so that no training is needed" in said
+    assert "training again" not in said
+    assert "lasting_checkpoints" not in said
+
+
 def test_a_plan_names_changed_sources_and_the_runs_of_what_was_made(
     recipe: Recipe, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,12 @@ def test_a_commitment_needs_both_salt_and_text() -> None:
     assert commitment("00" * 16, "a") in found
 
 
+def test_a_certificate_without_a_training_says_that_none_was_needed() -> None:
+    shown = page(replace(CERTIFICATE, step=84, tokens=0, positions=0))
+    assert "The model of the run 20260102T000000Z-bbbbbb is that of the run before" in shown
+    assert "trained the model again" not in shown
+
+
 def test_who_has_text_and_salt_finds_that_a_certificate_names_it(tmp_path: Path) -> None:
     salt, letter, other = "0a" * 16, tmp_path / "letter.txt", tmp_path / "other.txt"
     text = "Dear Ann,\r\nthe iron is cold.\n"

@@ -62,6 +62,17 @@ def test_a_replay_reads_what_its_plan_says(trained: tuple[Path, dict[str, Artifa
     assert plan.obstacle == ""
 
 
+def test_a_training_that_would_be_that_of_before_needs_no_step(
+    trained: tuple[Path, dict[str, Artifact], Recipe],
+) -> None:
+    """As where cleaning had dropped the documents: the sequences are the same without them."""
+    _, before, without = trained
+    plan = plan_replay(before, before["chunk"], without.train)
+    assert plan.step == plan.steps > 0
+    assert (plan.tokens, plan.positions, plan.first_position, plan.seconds, plan.obstacle) == (0, 0, None, 0.0, "")
+    assert carried_out(plan, before["train"]) == plan
+
+
 def test_a_replay_in_which_the_guard_rolls_back_begins_anew_and_is_certified_so(
     trained: tuple[Path, dict[str, Artifact], Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
