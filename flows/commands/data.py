@@ -51,7 +51,7 @@ def peek(
     the network's input and target (hidden tokens red, their replacements green). Red was removed, green was added, cyan
     is in both; in a pipe [-red-], {+green+} and <cyan>.
     """
-    from flows.inspection.preview import VIEWS
+    from flows.inspection.preview import NOTHING, VIEWS
     from flows.inspection.preview import peek as look
     from flows.inspection.preview_rows import Selection
     from flows.inspection.terminal import print_views
@@ -71,7 +71,13 @@ def peek(
     artifacts = artifacts_with_stage(stage, record, root) if stage in VIEWS else {}
     views = look(artifacts, stage, Selection(count, seed, source, rule))
     print_run_header(record)
-    print_found(views, as_json, lambda shown: print_views(views, shown, full=full))
+
+    def show(shown: "Console") -> None:
+        print_views(views, shown, full=full)
+        if not views:
+            shown.print(f"{stage} {NOTHING[stage]}{f' of the source {source}' if source else ''}", markup=False)
+
+    print_found(views, as_json, show)
 
 
 MOST_LIVES = 5

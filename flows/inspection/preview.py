@@ -87,19 +87,28 @@ Artifacts = dict[str, Artifact]
 SHOWN = {"clean": (DROP, EDIT), "dedup": (DROP,), "decontaminate": (DROP, CUT)}
 """Ledger actions that are shown, by stage."""
 
+NOTHING = {
+    "clean": "changed and dropped nothing",
+    "dedup": "removed nothing",
+    "decontaminate": "cut and dropped nothing",
+}
+"""What these stages did where there is no view."""
+
 CONTEXT_CHARS = 200
 
 VOCAB_CHARS = 1200
 
 
 def peek(artifacts: Artifacts, stage: str, selection: Selection) -> Sequence[View]:
-    """Return views of what the stage did to a few documents; raise InputError where no document matches."""
+    """Return views of what the stage did to a few documents, none where it did nothing; raise InputError where no
+    document matches the selection."""
     if stage not in VIEWS:
         raise RecipeError(f"peek {stage}: unknown stage; stages are {', '.join(VIEWS)}")
     if selection.rule is not None and stage not in SHOWN:
         raise RecipeError(f"peek {stage} --rule: only {', '.join(SHOWN)} have rules")
     views = VIEWS[stage](artifacts, selection)
-    if not views:
+    known = selection.source is None or selection.source in artifacts[stage].report.sources
+    if not views and not (stage in SHOWN and selection.rule is None and known):
         raise _nothing_fits(artifacts, stage, selection)
     return views
 

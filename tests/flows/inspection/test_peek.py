@@ -27,6 +27,7 @@ from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.tokenizer.open import open_tokenizer
 from tasks.vocab.config import BERT_TOKENS, VocabConfig
+from tests.command import invoke
 
 ALL = Selection(count=10_000, seed=1)
 
@@ -204,6 +205,21 @@ def test_source_and_rule_narrow_the_choice(artifacts: dict[str, Artifact]):
 def test_a_rule_that_nobody_knows_is_answered_with_those_that_did_something(artifacts: dict[str, Artifact]):
     with pytest.raises(InputError, match=r"for rule emojis; rules and edits .*kind_words \(1\)"):
         peek(artifacts, "clean", Selection(5, 1, rule="emojis"))
+
+
+def test_a_stage_that_removed_nothing_is_no_error(tmp_path: Path):
+    """One document has no duplicate."""
+    artifacts = cleaned(tmp_path)
+    recipe, context = load_recipe(tmp_path / "mine.toml", tmp_path), RunContext(tmp_path / "root", run_id="peek")
+    artifacts["dedup"] = BUILDERS["dedup"](context, artifacts["clean"], recipe.dedup)
+    stages = [{"stage": stage, "path": str(artifact.path)} for stage, artifact in artifacts.items()]
+    record = {"run_id": "mine", "recipe_name": "mine", "stages": stages}
+    write_sealed(tmp_path / "root" / "runs" / "mine" / "run.json", record)
+    words = ("data", "peek", "dedup", "--root", tmp_path / "root")
+    assert invoke(*words).stdout == "dedup removed nothing\n"
+    assert invoke(*words, "--source", "mine").stdout == "dedup removed nothing of the source mine\n"
+    assert json.loads(invoke(*words, "--json").stdout) == []
+    assert "; sources: mine" in invoke(*words, "--source", "none", code=3).stderr
 
 
 MANY_EDITS = "Write to smith@example.org <b>soon</b>. " + "The furnace is lit and the iron runs. " * 40 + "Well done 🎉"
