@@ -255,7 +255,11 @@ def _rejected_files(reports: Mapping[str, StageReport]) -> list[str]:
         return []
     warnings: list[str] = []
     for source, files in found.rejected_files.items():
-        named = "; ".join(f"{file['path']} ({file['records']:,}: {file['reason']})" for file in files[:MAX_RULES])
+        # The reason is that of a file's first reject; others may have other ones.
+        named = "; ".join(
+            f"{file['path']} ({file['records']:,}{', the first' if file['records'] > 1 else ''}: {file['reason']})"
+            for file in files[:MAX_RULES]
+        )
         read, lost_records = reports["sample"].sources[source].documents_in, found.unreadable_records.get(source, 0)
         lost = f"{lost_records:,} of {counted(read, 'record')} could not be read" if lost_records else "has rejects"
         warnings.append(f"source `{source}`: {lost} (`bessemer data history FILE` shows why): {named}")

@@ -52,9 +52,12 @@ def test_records_that_could_not_be_read_are_counted_and_their_files_named():
     sample.facts["unreadable_records"] = {"ar": 3}  # an empty file is rejected too
     sample.facts["rejected_files"] = {"ar": [{"path": "a.txt", "records": 2, "reason": "invalid UTF-8"}]}
     assert run_warnings({"sample": sample}, {}) == [
-        "source `ar`: 3 of 9 records could not be read (`bessemer data history FILE` shows why): a.txt (2: invalid"
-        " UTF-8)"
+        "source `ar`: 3 of 9 records could not be read (`bessemer data history FILE` shows why): a.txt (2, the"
+        " first: invalid UTF-8)"
     ]
+    sample.facts["rejected_files"]["ar"][0]["records"] = 1
+    (alone,) = run_warnings({"sample": sample}, {})
+    assert alone.endswith("a.txt (1: invalid UTF-8)")
 
 
 def test_every_outcome_of_an_emptied_source_is_reported():
