@@ -97,7 +97,7 @@ def history(
     from flows.runs.lineage import open_run, run_artifacts, run_that_trained
     from flows.runs.record import RUNNING, root_option, state_of
     from flows.runs.run_documents import documents_by_file, find_documents, rejects_of
-    from flows.runs.unsampled_files import explain_unsampled, listed_files
+    from flows.runs.unsampled_files import explain_passed_over, explain_unsampled, listed_files
     from model.data.without_pandas import leave_out_pandas
     from model.errors import InputError
     from tasks.common.text import counted
@@ -118,6 +118,8 @@ def history(
             if not by_file[one.file.source, one.file.relative]
         ]
         if not files:
+            others = explain_passed_over(root, record["run_id"], document)
+        if not files and not others:
             raise InputError(
                 f"data history {document}: run {record['run_id']} sampled no document of this id or path and"
                 f" rejected no record of it, and no source lists such a file. Give the beginning of an id or a part"

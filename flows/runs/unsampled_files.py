@@ -47,6 +47,26 @@ def listed_files(root: Path, run_id: str, wanted: str, sample: Artifact) -> list
     return found[:MAX_FILES]
 
 
+def explain_passed_over(root: Path, run_id: str, wanted: str) -> list[str]:
+    """Return a sentence for each file that a source of the run has and does not read, and whose path contains `wanted`;
+    20 at most. As for `listed_files` the folders are listed again."""
+    from tasks.sample.discovery import find_files
+
+    found: list[str] = []
+    config = recipe_of(root / "runs" / run_id).sample
+    for source in config.sources:
+        try:
+            (listing,) = find_files(config.model_copy(update={"sources": (source,)}))
+        except (InputError, RecipeError):
+            continue
+        found += [
+            f'{source.name}: {path}: not read, since its name shows no format that `format = "{source.format}"` reads'
+            for path in listing.of_another_format
+            if wanted in str(path)
+        ]
+    return found[:MAX_FILES]
+
+
 def _is_named(file: "InputFile", wanted: str) -> bool:
     return wanted in file.relative or wanted in str(file.path)
 

@@ -65,6 +65,18 @@ def test_documents_and_rejects_that_are_not_shown_are_counted(
     assert f"... and {notes - 5} more documents and 2 more rejected records;" in shown
 
 
+def test_a_file_of_another_format_was_passed_over(halved: tuple[Path, set[str]], foundry: Path) -> None:
+    root, _ = halved
+    report = foundry / "notes" / "report.pdf"
+    report.write_bytes(b"%PDF")
+    try:
+        (sentence,) = why(root, "report.pdf")["others"]
+    finally:
+        report.unlink()
+    assert sentence.startswith(f"notes: {report}: not read, since its name shows no format that `format = ")
+    assert "no source lists such a file" in invoke("data", "history", "other.pdf", "--root", root, code=3).stderr
+
+
 @pytest.fixture
 def late(foundry: Path) -> Iterator[Path]:
     """A note that was written when the run had ended."""
