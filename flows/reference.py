@@ -15,7 +15,7 @@ from typer import Typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.main import get_command
 
-from flows.experiments.mixture import MixConfig
+from flows.experiments.mixture_config import MixConfig
 from flows.experiments.search_config import SearchConfig
 from flows.nightly.config import NIGHTLY, NOTIFY, NightlyConfig, NotifyConfig
 from flows.recipe.form import SHARED_FIELDS as OF_SEVERAL_STAGES

@@ -84,6 +84,11 @@ def run(
     Each trial is a run of the recipe with other settings; artifacts in common are built once. The better third of
     trials continues at each level, from a checkpoint (successive halving). Stop it at any time and call it again.
     """
+    from flows.experiments.study import read_study
+    from flows.runs.record import check_writable
+
+    check_writable(root)
+    read_study(recipe, root, search_file, trials, parallel, share(limit), tuple(settings or ()))
     with _study(root, as_json, verbose):
         from flows.experiments.search import search as search_flow
 
@@ -101,7 +106,10 @@ def run(
 
 @contextmanager
 def _study(root: Path, as_json: bool, verbose: bool) -> Iterator[None]:
-    """Prepare Prefect for the flow of a study, and show its progress."""
+    """Prepare Prefect for the flow of a study, and show its progress.
+
+    Commands read and check the study before this, since a server takes long to start.
+    """
     with prefect_ready(root, verbose), shown_progress(as_json):
         yield
 
@@ -189,6 +197,9 @@ def ablate(
         return
     if changes is None:
         raise RecipeError("name the changes: a file, or a shipped one: data, experts, network, t5, vocabulary")
+    from flows.experiments.changes import read_ablation
+
+    read_ablation(recipe, changes, root, seeds, share(limit), tuple(settings or ()))
     with _study(root, as_json, verbose):
         from flows.experiments.ablation import ablate as ablate_flow
         from flows.experiments.ablation_report import ablation_document
@@ -221,7 +232,7 @@ def _components(run_id: str, root: Path, as_json: bool) -> None:
 def mix(
     recipe: RecipeName,
     root: Root = DEFAULT_ROOT,
-    proxies: Annotated[int | None, typer.Option(min=6, help="Small trainings; [mix] sets the default.")] = None,
+    proxies: Annotated[int | None, typer.Option(min=7, help="Small trainings; [mix] sets the default.")] = None,
     settings: Settings = None,
     untrusted: Untrusted = None,
     as_json: Json = False,
@@ -233,6 +244,9 @@ def mix(
     weights, which `weights_from` of a recipe reads, and a recipe with them. If it is stopped, call it again and it
     resumes.
     """
+    from flows.experiments.mixture_config import read_mixture
+
+    read_mixture(recipe, root.resolve(), proxies, tuple(settings or ()))
     with _study(root, as_json, verbose):
         from flows.experiments.mixture import mix as mix_flow
         from flows.experiments.mixture import mixture_document
@@ -264,6 +278,9 @@ def scale(
     L(N) = E + A / N^alpha; the largest size is held out of the fit, predicted with a 95% interval, then measured.
     If it is stopped, call it again and it resumes.
     """
+    from flows.experiments.ladder import read_ladder
+
+    read_ladder(recipe, ladder, root, seeds, share(limit), tuple(settings or ()))
     with _study(root, as_json, verbose):
         from flows.experiments.scaling import scale as scale_flow
         from flows.experiments.scaling_law import ladder_document

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
-from flows.experiments.studies import ReportFiles, Setting, write_report
-from flows.experiments.trials import LOSS, SPEED, RunResult
-from flows.metrics.formatting import counted
+from flows.experiments.studies import LOSS, SPEED, ReportFiles, RunResult, Setting, write_report
 from flows.metrics.heldout import fair_documents, is_same_text, mean_of_sources
 from flows.metrics.statistics import compare_items_with_baseline, compare_with_baseline
 from flows.reports.charts.figure import Figure, axis, figure, points, reach, upright

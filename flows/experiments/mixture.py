@@ -28,8 +28,9 @@ from typing import Annotated, TypedDict
 import numpy as np
 import tomlkit
 from prefect import flow, tags
-from pydantic import Field, field_validator
+from pydantic import Field
 
+from flows.experiments.mixture_config import LEAST_PROXIES, MixConfig, read_mixture
 from flows.experiments.mixture_fit import (
     best_shares,
     check_bounds,
@@ -39,50 +40,30 @@ from flows.experiments.mixture_fit import (
     r_squared,
     rank_correlation,
 )
-from flows.experiments.studies import ReportFiles, Value, read_config, split_settings, study_name, write_report
-from flows.experiments.trials import RunResult, Variant, edited_recipe, run_variants
+from flows.experiments.studies import ReportFiles, RunResult, Variant, study_name, write_report
+from flows.experiments.trials import edited_recipe, run_variants
 from flows.metrics.run_metrics import score_rows
 from flows.metrics.stage_lines import open_artifacts
 from flows.metrics.statistics import IntervalValues, bootstrap, interval_of_mean
-from flows.recipe.load import as_setting, load_recipe, locate_recipe, quoted, with_text
+from flows.recipe.load import as_setting, load_recipe, quoted, with_text
 from flows.recipe.schema import Recipe
 from flows.reports.document import Document, Section, Table
 from flows.runs.lifecycle import FlowEnd, end_of_flow
 from flows.runs.record import read_run
 from model.checksummed_json import write_sealed
-from model.config import EXPERT
-from model.errors import GuardError, InputError, RecipeError
+from model.errors import GuardError, InputError
 from model.files import write_atomically
 from tasks.artifacts.results import ChunkResult
 from tasks.artifacts.tables.rows import HELDOUT
 from tasks.chunk.config import ChunkConfig
-from tasks.common.config import StrictConfig
 from tasks.common.numeric import seed64
 
 WEIGHTS, RECIPE = "weights.json", "mixed.toml"
-
-DATA = ("sources", "sample", "clean", "dedup", "decontaminate", "vocab")
-
-LEAST_PROXIES, LEAST_KEPT_BACK, LEAST_SPARE = 6, 3, 2
-"""Proxies in all, those that judge the fit, and those that the fit has beyond its unknowns, one for each source."""
-
-MOST_PROXIES = 2048
 
 DIGITS = 6
 
 MIN_R_SQUARED = 0.5
 """Explained variance of the proxies that were kept back, below which the shares found are not reliable."""
-
-HINT = """which says how many proxies are trained, and in [mix.settings] how small they are; without it each would be a\
- whole training. Add one (docs/studies.md), e.g.:
-
-[mix]
-proxies = 32
-
-[mix.settings]
-"train.model.width" = 128
-"chunk.budget_tokens" = 2_000_000
-"""
 
 
 @dataclass(frozen=True)
@@ -164,76 +145,13 @@ def mix(
 
     def work() -> FlowEnd[MixtureFound]:
         home = root.resolve()
-        path = locate_recipe(recipe, home)
-        of_mix, others = split_settings(settings, "mix")
-        config, base = read_mix(path, proxies, of_mix), load_recipe(path, home, others)
-        config.check_enough(len(base.sample.sources))
-        study = _MixtureSearch(config, base, path, home, tuple(others))
+        config, base, path, others = read_mixture(recipe, home, proxies, settings)
+        study = _MixtureSearch(config, base, path, home, others)
         with tags(f"mix:{study.folder.name}"):
             found = study.find()
         return FlowEnd(found, found["outcome"])
 
     return end_of_flow(work)
-
-
-class MixConfig(StrictConfig):
-    """How many proxies, of what kind, and within which bounds."""
-
-    proxies: int = Field(default=32, ge=LEAST_PROXIES, le=MOST_PROXIES)
-    """Small trainings, each on its own mixture; the first on the recipe's."""
-    seeds: Annotated[int, EXPERT] = Field(default=3, ge=2, le=100)
-    """Trainings on the recipe's own mixture, under consecutive `train.seed`: what a seed alone changes."""
-    kept_back: Annotated[float, EXPERT] = Field(default=0.25, gt=0, lt=1)
-    """Share of the proxies that are kept out of the fit to judge it."""
-    floor: Annotated[float, EXPERT] = Field(default=0.005, ge=0, lt=1)
-    """Least share of a source: a large model may need text that proxies can do without."""
-    seed: Annotated[int, EXPERT] = Field(default=1, ge=0, lt=2**63)
-    """Seed of the mixtures."""
-    metric: Annotated[str, EXPERT] = "bits_per_byte"
-    """Metric of SCORES on each source's held-out text whose mean is minimised."""
-    settings: dict[str, Value] = Field(default_factory=dict)
-    """Settings of proxies that differ from the recipe. Of the data stages only `chunk` may differ: the vocabulary must
-    be the recipe's, since weights do not transfer to another."""
-
-    @field_validator("settings")
-    @classmethod
-    def _refuse_other_data(cls, settings: dict[str, Value]) -> dict[str, Value]:
-        for key in settings:
-            if key.partition(".")[0] in DATA or key in ("seed", "budget_tokens", "chunk.weights"):
-                instead = "chunk.budget_tokens" if key == "budget_tokens" else "keys of train, chunk or evaluate"
-                raise ValueError(f"{key} would give proxies other text than the recipe's; set {instead} instead")
-        return settings
-
-    @property
-    def fitted(self) -> int:
-        """Number of proxies that the fit is made from."""
-        return self._fitted_of(self.proxies)
-
-    def check_enough(self, sources: int) -> None:
-        """Raise RecipeError where the fit would have too few proxies for a recipe of so many sources."""
-        if sources < 2:
-            raise RecipeError("mix: the recipe has one source, and a mixture needs two or more")
-        if self.fitted < sources + LEAST_SPARE:
-            more = range(self.proxies, MOST_PROXIES + 1)
-            fitting = (one for one in more if self._fitted_of(one) >= sources + LEAST_SPARE)
-            enough = next(fitting, None)
-            hint = (
-                f"Train {enough} or more (mix.proxies)"
-                if enough is not None
-                else f"Not even {MOST_PROXIES} are enough: keep fewer back (mix.kept_back)"
-            )
-            raise RecipeError(
-                f"mix: {self.proxies} proxies, of which {self.proxies - self.fitted} judge the fit, leave {self.fitted}"
-                f" for {sources} unknowns, too few to tell a source's effect from chance. {hint}"
-            )
-
-    def _fitted_of(self, proxies: int) -> int:
-        return proxies - max(LEAST_KEPT_BACK, round(self.kept_back * proxies))
-
-
-def read_mix(path: Path, proxies: int | None, settings: Sequence[str] = ()) -> MixConfig:
-    """Return the table [mix] of a recipe, with `settings`; RecipeError where there is none, or an invalid one."""
-    return read_config(MixConfig, path, "mix", HINT, settings, proxies=proxies)
 
 
 class _MixtureSearch:

@@ -16,8 +16,7 @@ from typing import TypedDict
 import numpy as np
 from scipy.optimize import least_squares
 
-from flows.experiments.studies import ReportFiles, write_report
-from flows.experiments.trials import RunResult
+from flows.experiments.studies import ReportFiles, RunResult, write_report
 from flows.metrics.statistics import Interval, t_975
 from flows.reports.charts.figure import LEGEND, Figure, Trace, axis, figure, points
 from flows.reports.document import Chart, Document, Part, Section, Table, Tile

@@ -23,14 +23,12 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from flows.experiments.samplers import format_settings
-from flows.experiments.search_config import TABLE, ObjectiveConfig, read_search
+from flows.experiments.search_config import ObjectiveConfig
 from flows.experiments.search_report import SearchFound, write_results
-from flows.experiments.studies import split_settings
-from flows.experiments.study import Study, StudyRequest
+from flows.experiments.study import Study, read_study
 from flows.experiments.trial_log import Stop, Trial, TrialResult, failed_result
 from flows.experiments.trials import TrialWatcher, built_stages, run_pipeline
 from flows.metrics.run_metrics import score_rows
-from flows.recipe.load import locate_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.context import CURRENT_LISTENER
 from flows.runs.lifecycle import FlowEnd, end_of_flow
@@ -71,11 +69,7 @@ def search(
     """
 
     def work() -> FlowEnd[SearchFound]:
-        home = root.resolve()
-        path = locate_recipe(recipe, home)
-        of_search, others = split_settings(settings, TABLE)
-        config = read_search(path, search_file, trials, parallel, of_search)
-        study = Study(StudyRequest(path, tuple(others), limit), config, home)
+        study = read_study(recipe, root, search_file, trials, parallel, limit, settings)
         # Results are written after an error or interrupt too; the log holds all of them at any time.
         with study.held(get_run_logger().info), tags(f"search:{study.name}"):
             try:

@@ -2,19 +2,26 @@
 
 A study is many runs of one recipe. Its runs have ids of their own (`trials.run_variants`, `trial_log`), so that a study
 that is called again continues; its folder has the report as `table.json`, `table.md` and `page.html`.
+
+Neither this module nor those that read a study's files load Prefect, so that a command checks them before its server
+starts.
 """
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict, TypeVar
 
 from pydantic import ValidationError
 
+from flows.metrics.heldout import HeldOut
 from flows.recipe.checks import table_at
 from flows.recipe.errors import format_config_errors
 from flows.recipe.load import apply_setting, read_toml
+from flows.recipe.schema import Recipe
 from flows.reports.document import Document
 from model.checksummed_json import write_sealed
 from model.errors import RecipeError
@@ -32,7 +39,59 @@ Setting = Value | list[object]
 
 Config = TypeVar("Config", bound=StrictConfig)
 
+LOSS, SPEED = "training loss", "tokens a second"
+
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is run for one (change, seed)."""
+
+    recipe: Recipe
+    second_recipe: Callable[[Path], Recipe] | None = None
+    """Returns the recipe of the second run, which is measured instead, from the folder of the first one's model."""
+
+
+@dataclass
+class RunResult:
+    """The metrics of one run. Of `values`, those in `higher` are better the higher they are."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    higher: set[str] = field(default_factory=set)
+    items: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Benchmark (as `values` names it) -> item -> its primary score."""
+    built: tuple[str, ...] = ()
+    run_id: str = ""
+    cause: str = ""
+    """Why there are no metrics."""
+    heldout: HeldOut = field(default_factory=HeldOut)
+    of_heldout: dict[str, str] = field(default_factory=dict)
+    """Held-out metric, as `values` names it -> its metric of SCORES."""
+    of_tokens: dict[str, str] = field(default_factory=dict)
+    """Metric that can only be compared for the same tokens -> the identity of the rows, or the content of the
+    vocabulary."""
+
+    def followed_by(self, second: "RunResult") -> "RunResult":
+        """Return the second run's metrics with this run's speed, since second runs are alike."""
+        speed = {SPEED: self.values[SPEED]} if SPEED in self.values else {}
+        built = tuple(dict.fromkeys([*self.built, *second.built]))
+        return replace(second, values=second.values | speed, built=built)
+
+
+@contextmanager
+def named_in_errors(place: str, recipe: Path, settings: Sequence[str]) -> Iterator[None]:
+    """Name `place`, where a study has its `settings`, in errors of a `recipe` that they are applied to.
+
+    The recipe alone is valid, and nobody wrote these settings as `--set`.
+    """
+    try:
+        yield
+    except RecipeError as error:
+        said = str(error).removeprefix(f"{recipe}:").strip()
+        for setting in settings:
+            said = said.replace(f"--set {setting}", setting)
+        raise RecipeError(f"{place}: {said}") from error
 
 
 def study_name(*parts: str) -> str:

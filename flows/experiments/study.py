@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.experiments.samplers import next_promotion, rung_shares, suggest
-from flows.experiments.search_config import SearchConfig, own_settings, recipes_of_space, rungs_of
-from flows.experiments.studies import Value, study_name
+from flows.experiments.search_config import TABLE, SearchConfig, own_settings, read_search, recipes_of_space, rungs_of
+from flows.experiments.studies import Value, split_settings, study_name
 from flows.experiments.trial_log import Sampler, Trial, TrialLog
-from flows.recipe.load import as_setting, load_recipe
+from flows.recipe.load import as_setting, load_recipe, locate_recipe
 from flows.recipe.schema import Recipe
 from flows.runs.record import new_run_id
 from model.checksummed_json import read_sealed, write_sealed
@@ -173,6 +173,23 @@ class Study:
                 )
             return
         write_sealed(path, {"asked": definition, "how": how, "search": self.config.model_dump(mode="json")})
+
+
+def read_study(
+    recipe: str,
+    root: Path,
+    search_file: Path | None,
+    trials: int | None,
+    parallel: int | None,
+    limit: float,
+    settings: tuple[str, ...],
+) -> Study:
+    """Return the study of a recipe with a table [search], new or existing; RecipeError where it is invalid."""
+    home = root.resolve()
+    path = locate_recipe(recipe, home)
+    of_search, others = split_settings(settings, TABLE)
+    config = read_search(path, search_file, trials, parallel, of_search)
+    return Study(StudyRequest(path, tuple(others), limit), config, home)
 
 
 def reopen(root: Path, name: str) -> Study:

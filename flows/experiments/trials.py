@@ -10,7 +10,6 @@ import statistics
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from tomlkit.container import OutOfOrderTableProxy
 
+from flows.experiments.studies import LOSS, SPEED, RunResult, Variant
 from flows.metrics.formatting import format_shots
-from flows.metrics.heldout import HeldOut, held_out
+from flows.metrics.heldout import held_out
 from flows.metrics.run_metrics import score_rows
 from flows.metrics.stage_lines import open_artifacts
 from flows.models.load import find_model
@@ -132,41 +132,6 @@ RUNS = "runs.json"
 RUNS_LOST = "Remove it: runs start with new ids, and existing artifacts are reused."
 
 
-@dataclass(frozen=True)
-class Variant:
-    """What is run for one (change, seed)."""
-
-    recipe: Recipe
-    second_recipe: Callable[[Path], Recipe] | None = None
-    """Returns the recipe of the second run, which is measured instead, from the folder of the first one's model."""
-
-
-@dataclass
-class RunResult:
-    """The metrics of one run. Of `values`, those in `higher` are better the higher they are."""
-
-    values: dict[str, float] = field(default_factory=dict)
-    higher: set[str] = field(default_factory=set)
-    items: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Benchmark (as `values` names it) -> item -> its primary score."""
-    built: tuple[str, ...] = ()
-    run_id: str = ""
-    cause: str = ""
-    """Why there are no metrics."""
-    heldout: HeldOut = field(default_factory=HeldOut)
-    of_heldout: dict[str, str] = field(default_factory=dict)
-    """Held-out metric, as `values` names it -> its metric of SCORES."""
-    of_tokens: dict[str, str] = field(default_factory=dict)
-    """Metric that can only be compared for the same tokens -> the identity of the rows, or the content of the
-    vocabulary."""
-
-    def followed_by(self, second: "RunResult") -> "RunResult":
-        """Return the second run's metrics with this run's speed, since second runs are alike."""
-        speed = {SPEED: self.values[SPEED]} if SPEED in self.values else {}
-        built = tuple(dict.fromkeys([*self.built, *second.built]))
-        return replace(second, values=second.values | speed, built=built)
-
-
 def run_variants(
     variants: Mapping[tuple[str, int], Variant],
     root: Path,
@@ -223,8 +188,6 @@ BASELINES = ("5gram_", "unigram_", "xz_", "frequent_", "majority_")
 
 PER_TOKEN = re.compile("perplexity|accuracy|per_token")
 """Held-out metrics that are per token of a vocabulary, and not per byte."""
-
-LOSS, SPEED = "training loss", "tokens a second"
 
 
 def read_result(record: RunData) -> RunResult:

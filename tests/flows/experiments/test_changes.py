@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiments.ablation import ABLATIONS, AblationConfig, variants_of
+from flows.experiments.changes import ABLATIONS, AblationConfig, variants_of
 from flows.experiments.studies import read_config
 from flows.recipe.load import shipped_file
 from model.errors import RecipeError

@@ -6,10 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.experiments.scaling import LADDERS, LadderConfig, check_measured, scale_points
+from flows.experiments.ladder import LADDERS, LadderConfig, scale_points
+from flows.experiments.scaling import check_measured
 from flows.experiments.scaling_law import ScalePoint, write_ladder
-from flows.experiments.studies import read_config
-from flows.experiments.trials import RunResult
+from flows.experiments.studies import RunResult, read_config
 from flows.recipe.load import shipped_file
 from model.checksummed_json import read_sealed
 from model.errors import GuardError, RecipeError
@@ -105,7 +105,7 @@ def test_shapes_of_the_same_number_of_weights_are_no_sizes_of_a_law(foundry: Pat
 @pytest.mark.parametrize(
     ("values", "reported"),
     [
-        ({"sizes": SIZES[:3]}, r"ladder\.toml:\n  sizes: .* at least 4 items"),
+        ({"sizes": SIZES[:3]}, r"ladder\.toml:\n  a ladder needs 4 sizes at least; it has 3$"),
         ({"sizes": [*SIZES, SIZES[0]]}, r"ladder\.toml:\n  two sizes are the same$"),
         ({"sizes": SIZES, "seeds": 1}, r"ladder\.toml:\n  4 sizes of 1 seed, the largest held back, leave 3 runs"),
         ({"sizes": [{**SIZES[0], "depth": 3}, *SIZES[1:]]}, r"ladder\.toml:\n  sizes\.0\.depth: "),

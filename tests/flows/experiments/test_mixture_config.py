@@ -9,15 +9,14 @@ import pytest
 from pydantic import ValidationError
 
 from flows.experiments.mixture import (
-    MixConfig,
     Mixture,
     Proxy,
     _MixtureSearch,
     doubt,
     largest_shares,
-    read_mix,
     write_mixture,
 )
+from flows.experiments.mixture_config import MixConfig, read_mix
 from flows.experiments.studies import split_settings
 from flows.experiments.trials import edited_recipe
 from flows.metrics.statistics import IntervalValues

@@ -11,7 +11,7 @@ import pytest
 
 from flows.experiments import component_ablation as components_report
 from flows.experiments.ablation_report import Runs, ablation_table, write_ablation
-from flows.experiments.trials import RunResult
+from flows.experiments.studies import RunResult
 from flows.metrics.heldout import HeldOut
 from model.checksummed_json import read_sealed
 
