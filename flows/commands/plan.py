@@ -65,7 +65,7 @@ def init(
         raise RecipeError(f"--output {output} exists already; name another file, or overwrite it with --force")
     if unpack:
         from flows.inspection.unpack import UNPACKED, unpack_archives
-        from flows.metrics.formatting import counted
+        from tasks.common.text import counted
 
         if unpacked := unpack_archives(folder):
             print(f"unpacked {counted(len(unpacked), 'file')} into {folder / UNPACKED}", file=sys.stderr)
