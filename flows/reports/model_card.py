@@ -12,7 +12,6 @@ from pathlib import Path
 from flows.metrics.accounting import describe_conservation, format_energy
 from flows.metrics.escaping import escaped
 from flows.metrics.formatting import (
-    counted,
     describe_model,
     describe_rows,
     escape_markdown,
@@ -31,6 +30,7 @@ from flows.runs.guards import describe_gate
 from flows.runs.lineage import open_run
 from flows.runs.record import RunData
 from tasks.clean.presets import PERSONAL
+from tasks.common.text import counted
 
 UNSTATED = "not stated"
 
