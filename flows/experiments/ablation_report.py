@@ -13,6 +13,7 @@ from flows.metrics.heldout import fair_documents, is_same_text, mean_of_sources
 from flows.metrics.statistics import compare_items_with_baseline, compare_with_baseline
 from flows.reports.charts.figure import Figure, axis, figure, points, reach, upright
 from flows.reports.document import Chart, Document, Section, Table
+from tasks.common.text import counted
 
 BASE = "base"
 
