@@ -57,8 +57,7 @@ from model.errors import InputError
 from tasks.clean.edits.wikitext import is_wikitext
 from tasks.common.text import counted
 from tasks.sample.bounded_reader import spread
-from tasks.sample.discovery import guess_format
-from tasks.sample.no_text import MAILBOX_HINT, NO_TEXT
+from tasks.sample.formats import MAILBOX_HINT, NO_TEXT, guess_format
 
 SNIFFED_FILES = 40
 """Files of a source that are opened."""

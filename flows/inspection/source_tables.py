@@ -15,7 +15,7 @@ from flows.inspection.unpack import INSTALLED
 from flows.metrics.formatting import format_bytes
 from tasks.common.text import counted
 from tasks.sample.config import ONE_DOCUMENT_A_FILE, Source
-from tasks.sample.discovery import guess_format
+from tasks.sample.formats import guess_format
 
 ONE_LANGUAGE_SHARE = 0.9
 

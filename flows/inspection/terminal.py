@@ -25,7 +25,7 @@ from flows.metrics.text_diff import (
 )
 from flows.reports.document import PAGE_WIDTH, Table
 from tasks.common.text import counted
-from tasks.sample.discovery import named_record
+from tasks.sample.formats import named_record
 
 if TYPE_CHECKING:
     from flows.inspection.preview import View

@@ -17,7 +17,7 @@ from typing import IO
 
 from flows.inspection.convert import spoken, write_messages, write_nested_lines, write_notebook, write_records
 from model.errors import InputError
-from tasks.sample.discovery import guess_format
+from tasks.sample.formats import guess_format
 
 UNPACKED = "unpacked"
 """The folder, within the scanned one, that receives a folder for each archive."""

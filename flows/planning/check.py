@@ -30,9 +30,10 @@ from tasks.clean.pipeline import clean_part
 from tasks.clean.stage import read_user_resources
 from tasks.common.text import counted
 from tasks.sample.bounded_reader import BoundedReader, Bounds
-from tasks.sample.discovery import InputFile, SourceFiles, named_record
+from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.document_columns import DocumentColumns, document_id
 from tasks.sample.first_records import find_mismatch
+from tasks.sample.formats import named_record
 from tasks.sample.readers.records import BadRecord
 from tasks.sample.rejects import is_record
 

@@ -22,7 +22,7 @@ from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.results import DecontaminateResult
 from tasks.artifacts.tables.rows import LeakRow, RejectRow, rows_of
-from tasks.sample.discovery import named_record
+from tasks.sample.formats import named_record
 
 SHOWN_CHARS = 60
 """Characters of a document's text beside its name."""

@@ -26,35 +26,14 @@ from model.files import DISK_FULL
 from tasks.common.confinement import check_files
 from tasks.common.text import as_stored
 from tasks.sample.config import SampleConfig, Source
-from tasks.sample.no_text import hint_about
+from tasks.sample.formats import guess_format, hint_about
 from tasks.sample.remote import RemoteFile, fetched, is_remote, list_remote
 
-_CODE_SUFFIXES = """.py .pyi .pyx .c .h .cc .cpp .cxx .hh .hpp .cu .cuh .m .mm .js .mjs .ts .tsx .jsx .java .kt .scala
-    .go .rs .rb .php .pl .pm .sh .bash .zsh .fish .ps1 .bat .sql .r .jl .lua .swift .cs .fs .hs .ml .mli .ex .exs .erl
-    .el .lisp .scm .clj .f .f90 .f95 .asm .s .v .vhd .zig .nim .dart .groovy .cmake .css .scss .toml .yaml .yml .ini
-    .cfg .proto .thrift .tf .dockerfile .mk"""
-_FORMAT_OF_SUFFIX = {
-    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
-    **dict.fromkeys((".csv", ".tsv"), "csv"),
-    **dict.fromkeys((".parquet", ".pq"), "parquet"),
-    **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
-    **dict.fromkeys((".warc", ".wet"), "warc"),
-    **dict.fromkeys((".wikitext", ".mediawiki", ".wiki"), "wikitext"),
-    **dict.fromkeys((".txt", ".text", ".rst", ".tex"), "text"),
-    **dict.fromkeys((".md", ".markdown", ".mdx"), "markdown"),
-    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
-    **dict.fromkeys(_CODE_SUFFIXES.split(), "code"),
-}
-_TEXT_FILES = """README LICENSE LICENCE COPYING NOTICE AUTHORS CONTRIBUTORS CHANGELOG CHANGES HISTORY NEWS THANKS
-    INSTALL TODO METADATA COPYRIGHT"""
-_TEXT_NAMES = frozenset(_TEXT_FILES.split())
-_CODE_NAMES = frozenset({"Makefile", "Dockerfile"})
 _MACHINE_FAULTS = frozenset(
     {errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT, *DISK_FULL}
 )
 OF_ANOTHER_FORMAT, OF_ANOTHER_SOURCE = "of another format", "of another source"
 """Why files are passed over: no source reads them, or another one does."""
-_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2"}
 
 
 @dataclass(frozen=True)
@@ -342,23 +321,3 @@ def _consider(listing: SourceFiles, path: str | RemoteFile, mark: str, inner: st
         listing.files.append(InputFile(source.name, path, relative, format, compression, size))
     else:
         listing.files.append(InputFile(source.name, Path(path), relative, format, compression, *_size(path)))
-
-
-def guess_format(name: str) -> tuple[str | None, str | None]:
-    """Return (format, compression) by name: `a.jsonl.gz` is ("jsonl", "gzip"); format None if it is unknown."""
-    stem, suffix = os.path.splitext(name)
-    compression = _COMPRESSIONS.get(suffix.lower())
-    if compression:
-        name = stem
-        stem, suffix = os.path.splitext(name)
-    if stem in _TEXT_NAMES and suffix.lower() not in _FORMAT_OF_SUFFIX:
-        return "text", compression
-    if name in _CODE_NAMES:
-        return "code", compression
-    return _FORMAT_OF_SUFFIX.get(suffix.lower()), compression
-
-
-def named_record(path: str, number: int) -> str:
-    """Return what people call a record of a file: the line of a table where its row begins, from 1 as in an editor, and
-    otherwise its number."""
-    return f"line {number + 1}" if guess_format(os.path.basename(path))[0] == "csv" else f"record {number}"

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from tasks.common.text import counted, none_of_first
 from tasks.sample.bounded_reader import BoundedReader, Bounds
 from tasks.sample.config import Source
-from tasks.sample.discovery import InputFile, SourceFiles, named_record
+from tasks.sample.discovery import InputFile, SourceFiles
+from tasks.sample.formats import named_record
 from tasks.sample.readers.byte_stream import UNPACKS_TOO_MUCH
 from tasks.sample.readers.records import BadRecord, Record
 from tasks.sample.rejects import EMPTY_FILE, NO_FILE

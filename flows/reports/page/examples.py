@@ -22,7 +22,7 @@ from tasks.artifacts.tables.files import read_table
 from tasks.artifacts.tables.rows import DocumentRow, LeakRow, LedgerRow, RejectRow, rows_of
 from tasks.clean.document import DocumentContext
 from tasks.clean.presets import PERSONAL
-from tasks.sample.discovery import named_record
+from tasks.sample.formats import named_record
 
 PARENT = {"clean": "sample", "dedup": "clean", "decontaminate": "dedup"}
 

@@ -32,7 +32,7 @@ from flows.reports.charts.figure import Figure
 from flows.reports.charts.scores import score_error
 from flows.runs.guards import describe_gate
 from model.files import write_atomically
-from tasks.sample.discovery import named_record
+from tasks.sample.formats import named_record
 
 HERE = importlib.resources.files("flows.reports.page")
 

@@ -299,6 +299,7 @@ REMAINING = {
     "model.files": {
         "DISK_FULL",
         "link_or_copy",
+        "remove",
         "sync_directory",
         "sync_file",
         "user_cache",

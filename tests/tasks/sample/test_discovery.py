@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from model.errors import InputError, RecipeError
 from tasks.sample import discovery
 from tasks.sample.config import SampleConfig, Source, Thread
-from tasks.sample.discovery import find_files, guess_format
+from tasks.sample.discovery import find_files
+from tasks.sample.formats import guess_format
 
 
 def listing(*paths, **fields):

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from tasks.artifacts.build import RunContext
 from tasks.artifacts.tables.schema import DOCUMENTS
 from tasks.sample.config import SampleConfig, Source
-from tasks.sample.discovery import InputFile, guess_format
+from tasks.sample.discovery import InputFile
+from tasks.sample.formats import guess_format
 from tasks.sample.readers.files import read_records
 from tasks.sample.readers.records import BadRecord, Record
 from tasks.sample.stage import build_sample

@@ -28,7 +28,8 @@ from tasks.clean.stage import read_user_resources
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig
 from tasks.decontaminate.stage import benchmark_contents
 from tasks.sample.config import SampleConfig, Source, Thread
-from tasks.sample.discovery import InputFile, find_files, guess_format
+from tasks.sample.discovery import InputFile, find_files
+from tasks.sample.formats import guess_format
 from tasks.sample.readers import byte_stream as byte_blocks
 from tasks.sample.readers import parquet_reader as columns
 from tasks.sample.readers.files import read_records

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.sample.config import Source
-from tasks.sample.discovery import InputFile, guess_format
+from tasks.sample.discovery import InputFile
+from tasks.sample.formats import guess_format
 from tasks.sample.readers.byte_stream import Line
 from tasks.sample.readers.files import read_records
 from tasks.sample.readers.jsonl_reader import json_object, parse_line, record_of_fields
