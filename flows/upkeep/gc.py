@@ -4,10 +4,8 @@ A run needs the artifacts that it ended with and all that these were made from. 
 asked for explicitly, since the record of how they were made would go with them.
 """
 
-import os
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -34,7 +32,7 @@ from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError, IntegrityError, RecipeError
 from tasks.artifacts.lease import LEASE_SECONDS, is_alive, is_held
 from tasks.artifacts.manifest import MANIFEST, read_manifest
-from tasks.artifacts.published import REMOVED_PREFIX, artifacts_under
+from tasks.artifacts.published import REMOVED_PREFIX, artifacts_under, remove_folder
 from tasks.artifacts.references import kept_artifact
 from tasks.artifacts.remote.attach import store_of
 from tasks.artifacts.remote.leases import held_identities, is_alive_in_store
@@ -168,12 +166,12 @@ def _latest(runs: list[RunData], history: list[RunData], count: int) -> set[str]
 def delete(root: Path, plan: Plan) -> int:
     """Remove what the plan names, and return the bytes of the artifacts removed.
 
-    Each folder is renamed first, so that a kill leaves no partial artifact; the next collection removes the rest.
+    What a killed collection left of its folders is removed, too.
     """
     for left in root.glob(f"artifacts/*/{REMOVED_PREFIX}*"):
         shutil.rmtree(left)
     for folder in (*(one.path for one in plan.artifacts), *plan.works):
-        _remove(folder)
+        remove_folder(folder)
     store = store_of(root)
     if store is not None:
         remove_stored(store, [(one.stage, one.identity) for one in plan.artifacts])
@@ -189,15 +187,6 @@ def delete(root: Path, plan: Plan) -> int:
             write_sealed(root / "runs" / run_id / RECORD, record)
             put_record(root, run_id)
     return plan.bytes
-
-
-def _remove(folder: Path) -> None:
-    doomed = folder.with_name(f"{REMOVED_PREFIX}{uuid.uuid4().hex[:8]}-{folder.name}")
-    try:
-        os.rename(folder, doomed)
-    except FileNotFoundError:
-        return
-    shutil.rmtree(doomed)
 
 
 def _busy(root: Path, say: Callable[[str], None]) -> str | None:

@@ -1,6 +1,9 @@
 """Read a published artifact: its manifest, its files (from the store if they are only there), and their digests."""
 
 import functools
+import os
+import shutil
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +19,16 @@ from tasks.artifacts.workspace import FileRecord
 
 REMOVED_PREFIX = ".removed-"
 """Beginning of the name of a folder that is being removed."""
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, renamed first, so that a kill leaves no partial artifact; nothing where another process did."""
+    doomed = folder.with_name(f"{REMOVED_PREFIX}{uuid.uuid4().hex[:8]}-{folder.name}")
+    try:
+        os.rename(folder, doomed)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(doomed)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -31,11 +31,11 @@ from tasks.clean.presets import (
     EDITS,
     EMPTY,
     HTML_NO_TEXT,
-    INCLUDED_LANGUAGES,
     LANGUAGE,
     PICTURES,
     PRESETS,
     SPELLING,
+    identified_as,
 )
 from tasks.clean.rules import RULES, CountedRule
 from tasks.clean.structure import Structure
@@ -123,7 +123,7 @@ class Chain:
                 ),
             ),
             HTML_TO_TEXT in edits,
-            frozenset(code for asked in config.languages for code in (asked, *INCLUDED_LANGUAGES.get(asked, ()))),
+            frozenset(code for asked in config.languages for code in identified_as(asked)),
             Slots(),
             config.html_extractor,
         )

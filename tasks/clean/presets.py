@@ -26,6 +26,12 @@ LANGUAGES = frozenset(_CODES.split())
 INCLUDED_LANGUAGES = {"no": ("nb", "nn"), "nb": ("no",)}
 """Language that a recipe lists -> other codes under which its texts are identified: `no` is what most Bokmål is."""
 
+
+def identified_as(language: str) -> tuple[str, ...]:
+    """Return the codes under which texts of a language that a recipe lists are identified."""
+    return (language, *INCLUDED_LANGUAGES.get(language, ()))
+
+
 QUALITY = "quality"
 """Dropped: too unlike the good sources of the recipe, by the classifier and GPT-3's rule, which are applied last."""
 

@@ -5,11 +5,7 @@ After `pull_metadata` a command that lists or searches the root sees the manifes
 """
 
 import logging
-import os
-import shutil
-import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -17,7 +13,7 @@ from model.checksummed_json import find_sealed, read_sealed, write_sealed
 from model.errors import IntegrityError
 from model.files import write_atomically
 from tasks.artifacts.manifest import Manifest, read_manifest
-from tasks.artifacts.published import REMOVED_PREFIX
+from tasks.artifacts.published import remove_folder
 from tasks.artifacts.remote.artifacts import MANIFESTS, check_names, create_stub, manifest_key
 from tasks.artifacts.remote.attach import FOLDER, check_store
 from tasks.artifacts.remote.object_store import Listed, ObjectStore
@@ -256,10 +252,7 @@ def _remove_stub(folder: Path) -> None:
     except IntegrityError:
         return  # It is not here, or damaged, which `store verify` reports.
     if not all((folder / name).exists() for name in names):
-        doomed = folder.with_name(f"{REMOVED_PREFIX}{uuid.uuid4().hex[:8]}-{folder.name}")
-        with suppress(FileNotFoundError):  # Another process was first.
-            os.rename(folder, doomed)
-            shutil.rmtree(doomed)
+        remove_folder(folder)
 
 
 def _misplaced(store: ObjectStore, key: str, what: str) -> IntegrityError:

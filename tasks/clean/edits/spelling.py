@@ -17,7 +17,7 @@ from tasks.clean.config import SpellingConfig
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.emoji import alternatives
 from tasks.clean.kernels.characters import has_unsegmented_script
-from tasks.clean.presets import INCLUDED_LANGUAGES
+from tasks.clean.presets import identified_as
 from tasks.clean.user_lists import read_list
 
 # Unlike `re`, this takes the marks of Indian, Arabic and other scripts for parts of a word.
@@ -40,7 +40,7 @@ class SpellingList:
         """Return whether a document is of the language, whose name a recipe and the identifier may write otherwise."""
         if self.language is None:
             return True
-        codes = (self.language, *INCLUDED_LANGUAGES.get(self.language, ()))
+        codes = identified_as(self.language)
         return context.language in codes or context.base_language in codes
 
     @functools.cached_property
